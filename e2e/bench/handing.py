@@ -101,7 +101,7 @@ def _train(kind: str, told: dict[str, float]) -> None:
 
 def _await_ready(session: Session) -> None:
     """An old rank trains on only once it is ready: the bench waits for newcomers, not for steps."""
-    handing = session._core.boundary.handing  # noqa: SLF001 - see above
+    handing = session._core.boundary.live_handover  # noqa: SLF001 - see above
     if session.steps_done == WAIT_AT and perdure.progress(session).run == 1:
         handing.look()
         handing.ready.wait(300)

@@ -75,7 +75,7 @@ def _figures(found: Mapping[tuple[str, Move], list[dict[str, float]]], bandwidth
         allowed = f"{ALLOWED} x bytes / gloo alone + 100 ms"
         figures.append(Figure(f"{name}: pause", "ms", pauses, bound, allowed))
         nobody = tuple(cost["nobody"] * 1e3 for cost in costs)
-        figures.append(Figure(f"{name}: nobody trains", "ms", nobody, bound, allowed))
+        figures.append(Figure(f"{name}: no rank trains", "ms", nobody, bound, allowed))
         extra = tuple(cost["extra"] for cost in costs)
         figures.append(Figure(f"{name}: memory of an old rank", "MiB", extra, 256, "allowed"))
         for part in PARTS:

@@ -29,7 +29,7 @@ def measure(progress: Progress) -> tuple[list[Figure], dict[str, Any]]:
         changes = [_change(lab, progress, number + 1) for number in range(CHANGES)]
     free, total = zip(*changes, strict=True)
     figures = [
-        Figure("nobody leads", "s", free, GAP_SECONDS, "the target"),
+        Figure("no leader", "s", free, GAP_SECONDS, "the target"),
         Figure("drain begun to led again", "s", total),
     ]
     return figures, {"changes": CHANGES, "cores": os.cpu_count()}

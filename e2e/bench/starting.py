@@ -47,7 +47,7 @@ def _warm(command: list[str], environ: Mapping[str, str], said: list[str]) -> Zy
         zygote.begin(selector)
         while zygote.warming:
             selector.select()
-            said += zygote.news()
+            said += zygote.log_lines()
     assert zygote.helper, said
     return zygote
 

@@ -23,7 +23,7 @@ from botocore.config import Config
 from e2e.bench.saving import State
 from perdure.checkpoint.background.arena import Arena
 from perdure.checkpoint.background.uploader import Uploads
-from perdure.checkpoint.background.words import DURABLE, Lines, UploadOrder, read_word
+from perdure.checkpoint.background.uploader_messages import DURABLE, Lines, UploadOrder, read_word
 from perdure.checkpoint.stage import stage
 from perdure.log.position import Position
 from perdure.state.registry import Registry

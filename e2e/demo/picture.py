@@ -58,7 +58,7 @@ def drawn(history: Sequence[Seen], steps: Sequence[TracedStep], gap: Gap, drain:
         f"<title>{escape(title)}</title><style>{_STYLE}</style>",
         f'<text x="12" y="24">{escape(title)}</text>',
         _span("drain", scale, (drain.started, drain.ended), (_TOP - 24, height - 40), "kubectl drain"),
-        _span("pause", scale, (gap.stopped, gap.resumed), (_TOP - 24, height - 40), "nobody trains"),
+        _span("pause", scale, (gap.stopped, gap.resumed), (_TOP - 24, height - 40), "no rank trains"),
         *(line for number, row in enumerate(found) for line in _drawn(row, _TOP + _ROW * number, scale)),
         *_axis(scale, height - 20, drain.started),
         "</svg>",

@@ -53,11 +53,11 @@ class RootTakenOver(Fenced):
 
 
 class HandoverFailed(PerdureError):
-    """This process was to join a living run, and is not to be one of its ranks: that run trains on without it."""
+    """This process was to join a living run and did not: that run continues without it."""
 
 
 class HandoverRefused(Fenced):
-    """The run was to take over a living one, and the log says that it was refused: it never opens."""
+    """The run was to take over a living run, but the log records a refusal: it never opens."""
 
 
 class Corrupt(PerdureError):

@@ -167,7 +167,7 @@ def _offered_live(scene: Scene) -> bool:
 
 def test_the_story_of_a_job_has_its_runs_and_its_own_events(moving: Scene, reader: Reader) -> None:
     told = reader.json("timeline", moving.name, "-n", moving.namespace)
-    reasons = [one["what"] for one in told["happenings"]]
+    reasons = [one["what"] for one in told["entries"]]
     assert {"start", "run 1", "NodeLeaving"} <= set(reasons)
     assert f"node {moving.namespace}-n2 is cordoned" in reader.text("timeline", moving.name, "-n", moving.namespace)
     meanings = reader.json("explain", moving.name, "-n", moving.namespace)["items"]

@@ -12,7 +12,7 @@ from tests.mutants.planted.leaving import LEAVING
 from tests.mutants.planted.members import MEMBERS
 from tests.mutants.planted.moving import MOVING
 from tests.mutants.planted.reading import READING
-from tests.mutants.planted.sparing import SPARING
+from tests.mutants.planted.standby_pool import STANDBY_POOL
 from tests.mutants.planted.writing import WRITING
 
 CATALOGUE: Final[tuple[Mutant, ...]] = (
@@ -23,6 +23,6 @@ CATALOGUE: Final[tuple[Mutant, ...]] = (
     *WRITING,
     *ANSWERING,
     *MOVING,
-    *SPARING,
+    *STANDBY_POOL,
     *INSIDE,
 )

@@ -91,7 +91,7 @@ TOLD = {
     "schedules.dropping_once": "steps change module.3.p of 'model', which its state_dict does not have",
     "schedules.rising_smoothing": "steps change an unregistered CrossEntropyLoss (label_smoothing)",
     "structure.detection": "an unregistered LinearLR sets the learning rate of optimizer 'optimizer'",
-    "data.counting_workers": "loader 'train': the dataset has a random generator of its own, rng: its state is in no",
+    "data.counting_workers": "loader 'train': the dataset has a private random generator, rng: its state is in no",
     "practices.averaged_in_a_dict": f"steps change shadow, which follows weights of a registered module: {AGAIN}",
     "data.forgotten_mixup": f"steps change rng, an unregistered Generator: {AGAIN}; keep its state",
 }

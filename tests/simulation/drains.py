@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final
 
 from perdure_operator.api.default_signals import DEFAULT_SIGNALS, VACATE_ANNOTATION
-from perdure_operator.api.signals import OF_PODS, SignalRow, SignalSource
+from perdure_operator.api.signal_rows import OF_PODS, SignalRow, SignalSource
 from tests.simulation.controllers import evict
 from tests.simulation.objects import (
     JOBS,

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from perdure_operator.api.signals import SignalRow
+from perdure_operator.api.signal_rows import SignalRow
 from perdure_operator.api.status import TrainingJobStatus
 from perdure_operator.cluster.protocol import EVICTIONS, JOBS, NODES, PODS, ClusterApi, Json, Resource
 from perdure_operator.cluster.read.cache import Cache

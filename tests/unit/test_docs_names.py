@@ -21,7 +21,7 @@ DECISIONS = REPOSITORY / "docs" / "decisions"
 PAGES = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
 OF_SESSION = re.compile(r"(?<![\w./])session\.(?!py\b|md\b)([a-z_]\w*)\b(?!/)")
 OF_PACKAGE = re.compile(r"(?<![\w./-])perdure((?:\.[A-Za-z_]\w*\b)+)(?![/\w])")
-BEHIND = re.compile(r"`([\w/]+\.py)`: ((?:`\w+`(?: \([^)]*\))?(?:, | with )?)+)")
+BEHIND = re.compile(r"`([\w/]+\.py)`(?:: | \()((?:`[\w.]+`(?: \([^)]*\))?(?:, | with )?)+)")
 ARGUMENTS = {"if_absent"}
 """Named behind a function of the file that takes it."""
 
@@ -84,7 +84,8 @@ def unknown(page: Path, text: str) -> list[str]:
         found += [f"perdure.{'.'.join(names)}" for names in dotted if names[0] != "dev" and not is_of_package(names)]
     for name, behind in BEHIND.findall(text):
         known = ARGUMENTS.union(*map(defined, files_named(name)))
-        found += [f"{name}: {one}" for one in re.findall(r"`(\w+)`", behind) if one not in known]
+        named = [one for dotted in re.findall(r"`([\w.]+)`", behind) for one in dotted.split(".")]
+        found += [f"{name}: {one}" for one in named if one not in known]
     return found
 
 
@@ -100,6 +101,8 @@ def test_each_name_of_code_exists(page: Path) -> None:
         "`perdure.gone(session)`",
         "::: perdure.session.gone",
         "`decide/leaving.py`: `debounce` (why), `gone`",
+        "`decide/signals.py` (`_gone`: why)",
+        "`state/snapshot.py` (`NodeView.nowhere`)",
     ],
 )
 def test_a_name_that_does_not_exist_is_found(text: str) -> None:

@@ -26,6 +26,8 @@ SECONDS = 600
 """So long no import takes: one of torch computes for 5 s, which on a busy machine was more than a minute."""
 MADE = {"log/", "data/", "pins/", "operator/__init__.py"}
 """Named without being here: a bucket's prefixes, and a file that must never be."""
+TABLE_ROW = re.compile(r"^(\w+/?(?:, \w+/?)*)  +\S", re.M)
+"""A row of a table in a package's docstring: modules, and what they are."""
 SHARED_ALIASES: Mapping[str, str] = {
     "Action": "what a pure machine's shell has to do: each machine has its own union of them",
     "Event": "what comes to a pure machine, or is an entry of the log: each has its own union of them",
@@ -37,6 +39,13 @@ SHARED_ALIASES: Mapping[str, str] = {
     "Numbers": "an array of numbers",
 }
 """Aliases that may stand in several modules, with the reason. A class never has one of these names."""
+
+
+def packages_with_a_table() -> list[str]:
+    """The packages of runtime and operator whose docstrings list their modules."""
+    files = sorted(file for root in PRODUCT for file in root.rglob("__init__.py"))
+    rows = {file: TABLE_ROW.findall(ast.get_docstring(ast.parse(file.read_text())) or "") for file in files}
+    return [str(file.parent.relative_to(REPOSITORY)) for file in files if len(rows[file]) > 1]
 
 
 def test_the_folder_operator_never_becomes_a_package() -> None:
@@ -70,7 +79,7 @@ def test_no_framework_is_imported_before_its_adapter_is() -> None:
 def test_every_path_that_a_page_names_exists(page: str) -> None:
     roots = [REPOSITORY, REPOSITORY / "operator" / "perdure_operator", REPOSITORY / "runtime" / "perdure"]
     text = (REPOSITORY / page).read_text()
-    named = set(re.findall(r"`([\w./-]+(?:\.py|/))`", text)) - MADE
+    named = set(re.findall(r"`([\w./-]+(?:\.py|\.yaml|/))`", text)) - MADE
     folders = {path.rpartition("/")[0] for path in named}
     found = {
         path
@@ -88,6 +97,16 @@ def test_no_module_imports_itself_through_others_not_even_for_type_checkers(pack
         {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
     )
     order.prepare()  # CycleError names the modules
+
+
+@pytest.mark.parametrize("package", packages_with_a_table())
+def test_the_table_of_a_package_names_its_modules_and_no_others(package: str) -> None:
+    folder = REPOSITORY / package
+    text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
+    present = {file.stem for file in folder.glob("*.py")} | {file.parent.name for file in folder.glob("*/__init__.py")}
+    named = {name.rstrip("/") for names in TABLE_ROW.findall(text) for name in names.split(", ")}
+    assert named - present == set(), "named, and not there"
+    assert present - {"__init__", "__main__"} - set(re.findall(r"\w+", text)) == set(), "there, and not named"
 
 
 def defined_types(tree: ast.Module) -> Iterator[tuple[str, bool]]:

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from perdure.errors import UserError
 from perdure_operator.api.default_signals import DEFAULT_SIGNALS
-from perdure_operator.api.signals import SignalRow, changed
+from perdure_operator.api.signal_rows import SignalRow, changed
 
 
 def read_rows(path: Path | None) -> tuple[SignalRow, ...]:
@@ -61,7 +61,7 @@ def _remedy(kind: str, message: str, row: dict[str, Any], field: str) -> str:
         known = ", ".join(one.name for one in DEFAULT_SIGNALS)
         return f"it is missing: a row of your own needs it, and a shipped one is called by its name, one of {known}"
     if kind == "missing" and field == "name":
-        return "it is missing: give the row a name of its own, or that of the shipped row that it changes"
+        return "it is missing: give the row its own name, or that of the shipped row that it changes"
     if kind == "extra_forbidden":
         fields = ", ".join(field.alias or name for name, field in SignalRow.model_fields.items())
         return f"there is no such field: remove it, or use one of {fields}"

@@ -7,7 +7,7 @@ from typing import Final
 
 import yaml
 
-from perdure_operator.api.signals import SignalRow
+from perdure_operator.api.signal_rows import SignalRow
 
 AUTOSCALER_TAINT: Final = "ToBeDeletedByClusterAutoscaler"
 KARPENTER_TAINT: Final = "karpenter.sh/disrupted"

@@ -283,7 +283,7 @@ REASONS: Final[Mapping[Reason, Explained]] = {
     Reason.AGENT_MISSING: Explained(
         "The trainer's image has no `perdure` on its PATH.",
         "Install perdure in the image. Then change spec.template or delete the pod.",
-        ends="nothing: the operator does not try again by itself",
+        ends="the operator does not try again by itself",
     ),
     Reason.CONTAINER_NOT_CREATED: Explained(
         "A node cannot create the container of a member, most often because of a missing Secret or ConfigMap.",
@@ -471,7 +471,7 @@ REASONS: Final[Mapping[Reason, Explained]] = {
         "Remove the cause that the message names, delete the job, and apply it again.",
     ),
     Reason.TOO_MANY_OUT_OF_MEMORY: Explained(
-        "The kernel killed members for want of memory at the same step more times than failure.maxOutOfMemoryFailures.",
+        "Members ran out of memory at the same step, and were killed, more often than failure.maxOutOfMemoryFailures.",
         "Raise the memory limit of the container that was killed, delete the job, and apply it again. It resumes.",
     ),
     Reason.ROOT_TAKEN_OVER: Explained("Another job writes to the same checkpoint.uri.", "Give each job its own uri."),

@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field
 from perdure.wire import Completion
 from perdure_operator.api.cel import Rule, at_least, between, checked, one_of
 from perdure_operator.api.model import Model
-from perdure_operator.api.signals import Reaction
+from perdure_operator.api.signal_rows import Reaction
 
 REPLICAS_AT_MOST = 1000
 """Status names every member of the run's plan, and etcd takes 1.5 MiB."""
@@ -324,9 +324,7 @@ class FailurePolicy(Model):
     does not count."""
     max_out_of_memory_failures: int = Field(
         default=3,
-        json_schema_extra=at_least(
-            "failure.maxOutOfMemoryFailures", 0, "0 gives up at the first kill for want of memory"
-        ),
+        json_schema_extra=at_least("failure.maxOutOfMemoryFailures", 0, "0 gives up at the first out-of-memory kill"),
     )
     """How many out-of-memory kills in a row at the same step the job survives. They tend to repeat."""
     lost_node_seconds: int = Field(

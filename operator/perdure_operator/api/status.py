@@ -331,7 +331,7 @@ class Withdrawals(TolerantModel):
     """Signals in a row that were withdrawn before the operator asked any member to leave."""
 
     count: int = 0
-    """How many signals. The quiet time before the next move grows with it."""
+    """How many signals were withdrawn in a row. The quiet time before the next move grows with it."""
     last_time: datetime
     """When the newest was withdrawn. The count ends ten minutes later."""
     nodes: tuple[str, ...] = ()
@@ -360,7 +360,7 @@ class Growth(TolerantModel):
     """Attempts in a row at a larger run that were given up."""
 
     attempts: int = 0
-    """How many attempts. The pause before the next one grows with it."""
+    """How many attempts were made. The pause before the next one grows with it."""
     until: datetime
     """When the next one begins."""
     generation: int = 0
@@ -373,7 +373,7 @@ class GangRest(TolerantModel):
     """Starts in a row in which some members found no room."""
 
     attempts: int = 0
-    """How many starts. The pause before the next one grows with it."""
+    """How many starts were tried. The pause before the next one grows with it."""
     until: datetime
     """When members are created again."""
     generation: int = 0
@@ -423,7 +423,7 @@ class Spares(TolerantModel):
     names: tuple[str, ...] = ()
     """Names of their pods, written before the pods are created."""
     replacements: Replacements | None = None
-    """Spares that became unusable and were replaced. The count is forgotten after a while without another."""
+    """Spares that became unusable and were replaced. The count resets after a while without another."""
 
 
 class LiveRefused(TolerantModel):

@@ -81,7 +81,7 @@ def _why(decision: Decision) -> tuple[str, ...]:
 
 
 def _writes(before: TrainingJobStatus, after: TrainingJobStatus) -> Iterator[str]:
-    """What changes; the condition Running has a line of its own above."""
+    """What changes; the condition Running has its own line above."""
     known = {condition.type: condition for condition in before.conditions}
     for new in after.conditions:
         if new.type != ConditionType.RUNNING and known.get(new.type) != new:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure_operator.api.signals import REACTIONS, Reaction, SignalRow
+from perdure_operator.api.signal_rows import REACTIONS, Reaction, SignalRow
 from perdure_operator.decide.signals import rows_shown, rows_shown_by_pod
 from perdure_operator.state.signal_table import SignalTable
 from perdure_operator.state.snapshot import NodeView, PodView

@@ -171,7 +171,7 @@ def _signals(arguments: argparse.Namespace) -> int:
 
 
 def _object(path: str, kind: str, read: Callable[[dict[str, Any]], View]) -> View:
-    """What `read` finds in a file's object of that kind. UserError where it is none as an API server has it."""
+    """What `read` finds in a file's object of that kind. UserError if it is not such an object of an API server."""
     make = f"make it with kubectl get {kind.lower()} NAME -o yaml"
     raw = read_yaml(Path(path))
     if not isinstance(raw, dict) or raw.get("kind") != kind or "name" not in (raw.get("metadata") or {}):

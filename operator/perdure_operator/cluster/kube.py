@@ -41,7 +41,7 @@ from perdure_operator.cluster.protocol import (
 )
 
 TIMEOUT_SECONDS: Final = 10.0
-"""The limit of one call. The Lease has a shorter one of its own."""
+"""The limit of one call. The Lease has a shorter one."""
 PAGE: Final = 100
 """Objects in a page: a page of large objects must fit into memory, and parsing it must not block the event loop."""
 

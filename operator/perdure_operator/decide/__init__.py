@@ -247,7 +247,7 @@ def _through_stages(draft: Draft) -> Draft:
 
 
 def _in_turn(draft: Draft, policies: Iterable[Policy], leads_to: frozenset[Stage] = FINISHED) -> Draft:
-    """Run one policy after the other, until one of them leads to a stage with policies of its own."""
+    """Run one policy after the other, until one of them leads to a stage with its own policies."""
     began = stage_of(draft.status)
     for policy in policies:
         before = draft.status

@@ -19,7 +19,7 @@ def protect(draft: Draft) -> Draft:
     if not wanted or (budget and not budget.altered and budget.min_available >= wanted):
         return draft
     if budget and (budget.altered or budget.min_available < 0):
-        words = f"the job's PodDisruptionBudget was changed ({budget.altered}); it is put back"
+        words = f"the job's PodDisruptionBudget was changed ({budget.altered}); it is restored"
         draft = draft.tell(Reason.BUDGET_RESTORED, words, warning=True)
     return _set(draft, wanted)
 

@@ -63,7 +63,7 @@ def _of_progress(progress: TrainingProgress, now: datetime) -> TrainingProgress:
 
 
 def _of_spares(spares: Spares, now: datetime) -> Spares:
-    return spares.model_copy(update={"replacements": _of_row(spares.replacements, now)})
+    return spares.model_copy(update={"replacements": _of_series(spares.replacements, now)})
 
 
 def _of_growth(growth: Growth, draft: Draft) -> Growth:
@@ -78,13 +78,13 @@ def _of_gang(gang: GangRest, draft: Draft) -> GangRest:
 
 def _of_previous(previous: PreviousRun, now: datetime, snapshot: Snapshot) -> PreviousRun:
     fields = {"intent": _of_intent(previous.intent, now, snapshot), "outcomes": _of_outcomes(previous.outcomes, now)}
-    return previous.model_copy(update={**fields, "replacements": _of_row(previous.replacements, now)})
+    return previous.model_copy(update={**fields, "replacements": _of_series(previous.replacements, now)})
 
 
 def _of_current(current: CurrentRun, now: datetime, snapshot: Snapshot) -> CurrentRun:
     fields: dict[str, Any] = {"plan": _of_plan(current.plan, now), "outcomes": _of_outcomes(current.outcomes, now)}
     fields["intent"] = _of_intent(current.intent, now, snapshot) if current.intent else None
-    return current.model_copy(update={**fields, "replacements": _of_row(current.replacements, now)})
+    return current.model_copy(update={**fields, "replacements": _of_series(current.replacements, now)})
 
 
 def _of_intent(intent: Intent, now: datetime, snapshot: Snapshot) -> Intent:
@@ -103,7 +103,7 @@ def _of_intent(intent: Intent, now: datetime, snapshot: Snapshot) -> Intent:
 def _of_next(upcoming: NextRun, now: datetime) -> NextRun:
     enough, plan, upcoming = upcoming.enough, upcoming.plan, _past(upcoming, now, "in_vain_since")
     fields: dict[str, Any] = {"enough": _past(enough, now, "since") if enough else None}
-    fields |= {"plan": _of_plan(plan, now) if plan else None, "replacements": _of_row(upcoming.replacements, now)}
+    fields |= {"plan": _of_plan(plan, now) if plan else None, "replacements": _of_series(upcoming.replacements, now)}
     return upcoming.model_copy(update=fields)
 
 
@@ -116,8 +116,8 @@ def _of_outcomes(outcomes: tuple[MemberOutcome, ...], now: datetime) -> tuple[Me
     return tuple(_past(one, now, "time") for one in outcomes)
 
 
-def _of_row(row: Replacements | None, now: datetime) -> Replacements | None:
-    return _past(row, now, "last_time") if row else None
+def _of_series(series: Replacements | None, now: datetime) -> Replacements | None:
+    return _past(series, now, "last_time") if series else None
 
 
 def _past(value: _Value, now: datetime, *fields: str) -> _Value:

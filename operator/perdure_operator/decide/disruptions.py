@@ -187,12 +187,14 @@ def withdrawn(draft: Draft, intent: Intent, nodes: tuple[str, ...]) -> Draft:
     """Count one more withdrawal, if the intent was to leave these nodes."""
     if intent.disruption is not Disruption.NODE_LEAVING:
         return draft
-    row = _row(draft)
-    if row and row.nodes and not nodes:
+    series = _series(draft)
+    if series and series.nodes and not nodes:
         return draft  # a signal of pods says nothing about these nodes
-    row = row if row and bool(row.nodes) == bool(nodes) else None
-    nodes = tuple(sorted({*(row.nodes if row else ()), *nodes}))
-    return draft.update(withdrawals=Withdrawals(count=(row.count if row else 0) + 1, last_time=draft.now, nodes=nodes))
+    series = series if series and bool(series.nodes) == bool(nodes) else None
+    nodes = tuple(sorted({*(series.nodes if series else ()), *nodes}))
+    return draft.update(
+        withdrawals=Withdrawals(count=(series.count if series else 0) + 1, last_time=draft.now, nodes=nodes)
+    )
 
 
 def quiet_for(draft: Draft, nodes: tuple[str, ...]) -> timedelta:
@@ -202,16 +204,16 @@ def quiet_for(draft: Draft, nodes: tuple[str, ...]) -> timedelta:
     return timedelta(seconds=seconds)
 
 
-def restless(draft: Draft, nodes: tuple[str, ...]) -> tuple[str, ...]:
-    """The nodes among these whose signals were withdrawn in this row."""
-    row = _row(draft)
-    return tuple(name for name in nodes if row and name in row.nodes)
+def flapping_nodes(draft: Draft, nodes: tuple[str, ...]) -> tuple[str, ...]:
+    """The nodes among these whose signals were withdrawn in this series."""
+    series = _series(draft)
+    return tuple(name for name in nodes if series and name in series.nodes)
 
 
-def settled_at(draft: Draft, nodes: tuple[str, ...]) -> datetime | None:
+def flapping_until(draft: Draft, nodes: tuple[str, ...]) -> datetime | None:
     """Until when signals of these nodes, withdrawn again and again, lead to no new member; None if they do now."""
-    row, quiet = draft.status.withdrawals, quiet_for(draft, nodes)
-    return row.last_time + quiet if nodes and row and quiet else None
+    series, quiet = draft.status.withdrawals, quiet_for(draft, nodes)
+    return series.last_time + quiet if nodes and series and quiet else None
 
 
 def describe_flapping(draft: Draft, nodes: tuple[str, ...]) -> str:
@@ -223,13 +225,13 @@ def describe_flapping(draft: Draft, nodes: tuple[str, ...]) -> str:
 
 
 def _count(draft: Draft, nodes: tuple[str, ...]) -> int:
-    """The row counts for its own nodes alone: a drain of one node does not wait for a loose sensor of another."""
-    row = _row(draft)
-    alike = row and bool(nodes) == bool(row.nodes) and set(nodes) <= set(row.nodes)
-    return row.count if row and alike else 0
+    """The series counts for its own nodes alone: a drain of one node does not wait for a loose sensor of another."""
+    series = _series(draft)
+    alike = series and bool(nodes) == bool(series.nodes) and set(nodes) <= set(series.nodes)
+    return series.count if series and alike else 0
 
 
-def _row(draft: Draft) -> Withdrawals | None:
-    """The row that a withdrawal now would extend."""
-    row = draft.status.withdrawals
-    return row if row and draft.now < later(row.last_time, WITHDRAWALS_EXPIRE_SECONDS) else None
+def _series(draft: Draft) -> Withdrawals | None:
+    """The series that a withdrawal now would extend."""
+    series = draft.status.withdrawals
+    return series if series and draft.now < later(series.last_time, WITHDRAWALS_EXPIRE_SECONDS) else None

@@ -207,7 +207,7 @@ def close_run(draft: Draft) -> Draft:
     current = draft.current
     if current is None or any(not outcome_of(current, member.name) for member in current.plan.members):
         return draft
-    cost = _stood(draft, current)
+    cost = _measured_cost(draft, current)
     draft, exit_cause, message = _account_for(draft.update(current=None), current, cost)
     draft = _lose_the_one_before(draft, current)
     draft, reached = never_begun(draft, cost.of, current.run + 1)
@@ -237,7 +237,7 @@ def close_previous(draft: Draft) -> Draft:
     draft = draft.update(previous=None)
     if not previous.outcomes:
         return draft  # it had no leavers: the members that go on report how it ended
-    cost = _stood(draft, previous)
+    cost = _measured_cost(draft, previous)
     draft, exit_cause, _ = _account_for(draft, previous, cost)
     if exit_cause.reason is not Reason.HANDED_OVER or _went_astray(draft, previous):
         draft = _count_for_the_newer(draft, previous, cost)
@@ -349,8 +349,8 @@ def _keep_pace(draft: Draft, current: CurrentRun, exit_cause: ExitCause, message
     upcoming = draft.status.next
     if upcoming is None or exit_cause.step or exit_cause.reason not in _BEFORE_A_STEP:
         return draft
-    row = one_more(draft, current.replacements, message)
-    return draft.update(next=upcoming.model_copy(update={"replacements": row}))
+    series = one_more(draft, current.replacements, message)
+    return draft.update(next=upcoming.model_copy(update={"replacements": series}))
 
 
 def _all_done(current: CurrentRun | None) -> bool:
@@ -379,7 +379,7 @@ def _is_late(draft: Draft, intent: Intent | None) -> bool:
     return intent is not None and intent.deadline is not None and draft.now >= intent.deadline
 
 
-def _stood(draft: Draft, ended: CurrentRun | PreviousRun) -> Cost:
+def _measured_cost(draft: Draft, ended: CurrentRun | PreviousRun) -> Cost:
     """How far the newest run came that one of these members reports: their own run may never have begun."""
     evidence = _evidence(draft, ended)
     of = max((one.run for one in evidence if one.run), default=ended.run)

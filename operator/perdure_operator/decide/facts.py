@@ -35,7 +35,7 @@ EDIT_SECONDS: Final = 10
 time."""
 GANG_PAUSE_SECONDS: Final = 60
 ROW_SECONDS: Final = 60
-"""An edit of the spec ends a row of replacements only after this time."""
+"""An edit of the spec ends a series of replacements only after this time."""
 
 LATE_MARGIN_SECONDS: Final = 30
 """How much longer than their time to save members may take before they are deleted."""
@@ -277,7 +277,7 @@ def still_running(draft: Draft) -> list[PodView]:
 def order_of_death(one: MemberOutcome) -> tuple[bool, datetime, bool]:
     """A sort key for the time of death. A member that lost a peer comes last, as it died of another's death.
 
-    Kubelets report whole seconds. Of two members that ended in the same one, a member ended from outside comes first.
+    Kubelets report whole seconds. If two members ended in the same second, one that was ended from outside comes first.
     """
     return one.outcome == ExitKind.PEER_LOST, one.time or _NEVER, not one.infrastructure
 
@@ -339,7 +339,7 @@ def add_lost_run(lost: tuple[int, ...], run: int) -> tuple[int, ...]:
 
 
 def one_more(draft: Draft, old: Replacements | None, cause: str, nodes: Iterable[str] = ()) -> Replacements:
-    """The row of replacements with one more; an edit of the spec begins another row.
+    """The series of replacements with one more; an edit of the spec begins another series.
 
     `nodes`: the nodes of those that failed on their own.
     """

@@ -58,12 +58,12 @@ def new_members_fail(draft: Draft) -> bool:
     has to leave: then the run stops only if its end makes the room that new members lack.
     """
     intent, upcoming = draft.intent, draft.status.next
-    row = upcoming.replacements if upcoming else None
+    series = upcoming.replacements if upcoming else None
     if intent is None or intent.disruption not in CAN_WAIT or intent.deadline_seen:
         return False
     if _resizes(draft) and intent.ready_by is None:
         return False  # it grows
-    if row is not None and row.nodes:
+    if series is not None and series.nodes:
         return True
     held = draft.standbys_wait or draft.waiting
     if held is not None and held.reason is Reason.QUOTA_EXCEEDED:

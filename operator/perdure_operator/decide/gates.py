@@ -126,7 +126,7 @@ def keep_root_to_one_job(draft: Draft) -> Draft:
 
 
 def keep_log(draft: Draft) -> Draft:
-    """Wait for a person if the log lost commits: the job never goes back to an earlier step in silence."""
+    """Wait for a person if the log lost commits: the job never goes back to an earlier step without a warning."""
     lost, status = draft.status.log_lost, draft.status
     if lost is None:
         return draft

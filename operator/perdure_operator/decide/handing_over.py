@@ -3,7 +3,7 @@
 The log decides, and the operator does not read it: it relies on what members have read there. A member that was handed
 over, has saved, or reports the newer run's entry shows that the newer run goes on, live or in place. A member that has
 read that it never does, or ended without a vote that was needed, shows that it does not: the older run trains on, if
-all its members live, and the next attempt gets a number of its own. Any other end shows nothing about the attempt.
+all its members live, and the next attempt gets another number. Any other end shows nothing about the attempt.
 
 One thing is certain without evidence: a run of which a member has ended trains no more. If both runs have lost one, no
 member goes on with either; if only the older has, the operator waits a while for evidence. Without evidence the next

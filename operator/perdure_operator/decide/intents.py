@@ -91,8 +91,14 @@ def _not_worth_more(draft: Draft, current: CurrentRun, intent: Intent) -> list[d
 
     Standbys cost no failure, so a job that cannot start would try for hours.
     """
-    row, begun = draft.status.next.replacements if draft.status.next else None, current.plan.assigned_time
-    if intent.disruption is not Disruption.MEMBER_LOST or not row or row.count < 2 or not begun or not intent.ready_by:
+    series, begun = draft.status.next.replacements if draft.status.next else None, current.plan.assigned_time
+    if (
+        intent.disruption is not Disruption.MEMBER_LOST
+        or not series
+        or series.count < 2
+        or not begun
+        or not intent.ready_by
+    ):
         return []
     if current.plan.takes_over:  # it is not known how many steps since the last commit it took over
         return []
@@ -249,7 +255,7 @@ def _pause(draft: Draft, current: CurrentRun, found: EndReason) -> datetime | No
 def _goes_on_at_once(draft: Draft, exit_cause: ExitCause) -> bool:
     """Whether the other members go on without a pause: the failure was infrastructure's, and the first for a while.
 
-    While all members train on, none reports its commits, so time decides what counts as a row. Only with `elastic`:
+    While all members train on, none reports its commits, so time decides what counts as a series. Only with `elastic`:
     otherwise no member trains before a replacement has started, which takes longer than the pause.
     """
     if draft.snapshot.spec.elastic is None or exit_cause.reason is not Reason.INFRASTRUCTURE_FAILURE:

@@ -85,8 +85,8 @@ def create(draft: Draft) -> Draft:
     apart, template = stays_apart(draft), fallback(draft)
     kept = template.name if template else ""
     classes, elastic = joiner_classes(draft, members), draft.snapshot.spec.elastic
-    row = draft.status.next.replacements if draft.status.next else None
-    pod = CreatePod(name="", apart=apart, kept=kept, avoid=row.nodes if row else ())
+    series = draft.status.next.replacements if draft.status.next else None
+    pod = CreatePod(name="", apart=apart, kept=kept, avoid=series.nodes if series else ())
     new = (pod.model_copy(update={"name": name, "priority_class": classes.get(name, "")}) for name in members)
     draft = draft.act("a member of the next run", *new)
     theirs = (elastic.joiner_priority_class_name if elastic else None) or ""
@@ -144,7 +144,7 @@ def relabel(draft: Draft) -> Draft:
             continue
         role, why = pod.role or Role.STANDBY, "a label that the operator had given it was removed"
         action = Assign(name=pod.name, uid=pod.uid, role=role, old=pod.assignment, new=pod.assignment)
-        draft = draft.act(why, action).tell(Reason.LABEL_RESTORED, f"{pod.name}: {why}; it is put back", warning=True)
+        draft = draft.act(why, action).tell(Reason.LABEL_RESTORED, f"{pod.name}: {why}; it is restored", warning=True)
     return draft
 
 

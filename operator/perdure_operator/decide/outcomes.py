@@ -132,7 +132,7 @@ def highest_opened(known: int, pods: Mapping[str, PodView]) -> int:
 
 
 def learn(draft: Draft, outcome: MemberOutcome) -> Draft:
-    """Record the newest commit that an outcome reports: it ends rows of failures, and proves that the root works."""
+    """Record the newest commit that an outcome reports: it ends series of failures, and proves that the root works."""
     status = draft.status
     if outcome.commit_seq is None or outcome.commit_seq <= status.commit_seq:
         return draft

@@ -34,7 +34,7 @@ from perdure_operator.state.snapshot import PodView
 
 FIRST_PORT: Final = 29500
 HANDOVER_PORT: Final = 29600
-"""An attempt to hand over has a store of its own, apart from that of the run that it would begin."""
+"""An attempt to hand over has a separate store, not that of the run that it would begin."""
 ATTEMPTS: Final = 2
 """How often a move is tried live; then the members save, and go on in their pods."""
 PORTS: Final = 100

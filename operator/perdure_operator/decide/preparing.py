@@ -18,9 +18,9 @@ from perdure_operator.decide.disruptions import (
     EndReason,
     describe_flapping,
     final_reason,
+    flapping_nodes,
+    flapping_until,
     reason_to_end,
-    restless,
-    settled_at,
     withdrawn,
 )
 from perdure_operator.decide.draft import Draft, Waiting, clock, later, next_run
@@ -111,8 +111,8 @@ def let_settle(draft: Draft) -> Draft:
     intent = draft.intent
     if intent is None or intent.disruption is not Disruption.NODE_LEAVING or intent.deadline_seen:
         return draft
-    nodes = restless(draft, intent.nodes)
-    until = settled_at(draft, nodes)
+    nodes = flapping_nodes(draft, intent.nodes)
+    until = flapping_until(draft, nodes)
     if until is None:
         return draft
     if intent.ready_by:
@@ -319,13 +319,13 @@ def _go_on_trying(draft: Draft, intent: Intent, held: Waiting) -> Draft:
 
     The time of those that could not start begins again, so that they have all of it once the cause is gone.
     """
-    row = draft.status.next.replacements if draft.status.next else None
-    if row is None or not row.nodes:
+    series = draft.status.next.replacements if draft.status.next else None
+    if series is None or not series.nodes:
         until = later(draft.now, max(patience(draft.snapshot, intent.disruption), _RENEWED_SECONDS))
         draft = draft.update_current(intent=intent.model_copy(update={"ready_by": until})).wake(until)
-    if row is None or held.message.endswith(row.cause):
+    if series is None or held.message.endswith(series.cause):
         return draft
-    return draft.but(waiting=Waiting(held.reason, f"{held.message}; those before: {row.cause}"))
+    return draft.but(waiting=Waiting(held.reason, f"{held.message}; those before: {series.cause}"))
 
 
 def train_on(draft: Draft) -> Draft:

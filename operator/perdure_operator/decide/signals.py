@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from perdure_operator.api import default_signals, names
-from perdure_operator.api.signals import Reaction, SignalRow, SignalSource
+from perdure_operator.api.signal_rows import Reaction, SignalRow, SignalSource
 from perdure_operator.api.spec import DisruptionPolicy
 from perdure_operator.decide.draft import later
 from perdure_operator.state import vacate_request
@@ -88,7 +88,7 @@ def _evictions(seen: tuple[EvictionView, ...]) -> Mapping[str, Sequence[Eviction
 def signal_of_node(snapshot: Snapshot, node: NodeView | None, pod: PodView) -> Signal | None:
     """Why the pod has to leave this node; None if it may stay."""
     evictions = asked_for(snapshot, pod)
-    if _quiet(snapshot, node) and not (pod.conditions or pod.devices or evictions):
+    if _unmarked(snapshot, node) and not (pod.conditions or pod.devices or evictions):
         return None
     in_force = table_of(snapshot)
     of_node = [one for one in _of_node(snapshot, in_force, node, pod) if one.row.reaction in _LEAVE]
@@ -111,7 +111,7 @@ def signal_of_node(snapshot: Snapshot, node: NodeView | None, pod: PodView) -> S
 
 def avoided(snapshot: Snapshot, node: NodeView | None, pod: PodView) -> Signal | None:
     """Why no new member should train on this node, while one that trains there stays; None if it may."""
-    if _quiet(snapshot, node):
+    if _unmarked(snapshot, node):
         return None
     shown = (one for one in _of_node(snapshot, table_of(snapshot), node, pod) if one.row.reaction is Reaction.AVOID)
     first = next(shown, None)
@@ -123,7 +123,7 @@ def saves_wanted(snapshot: Snapshot, pods: Iterable[PodView]) -> dict[str, str]:
     in_force, nodes, found = table_of(snapshot), {node.name: node for node in snapshot.nodes}, dict[str, str]()
     for pod in pods:
         node = nodes.get(pod.node)
-        if not _quiet(snapshot, node):
+        if not _unmarked(snapshot, node):
             of_node = _of_node(snapshot, in_force, node, pod)
             found |= {f"{pod.node} {one.row.name}": one.words for one in _saves(of_node)}
         of_pod = (*_of_pod(snapshot, in_force, pod), *_requested(in_force, pod, asked_for(snapshot, pod)))
@@ -204,7 +204,7 @@ def tolerates(pod: PodView, taint: Taint) -> bool:
     return any(one.toleration_seconds is None or one.toleration_seconds > 0 for one in found)
 
 
-def _quiet(snapshot: Snapshot, node: NodeView | None) -> bool:
+def _unmarked(snapshot: Snapshot, node: NodeView | None) -> bool:
     """Whether no signal can be about this node: it shows no mark, and no annotation asks members to leave."""
     return (node is None or _shows_nothing(node)) and not snapshot.vacate
 

@@ -29,7 +29,7 @@ BEGINNING_SECONDS: Final = 5
 CHANGED_SECONDS: Final = 30
 """How long after its offer a run gets no new spares: most attempts are over by then, reported or not."""
 FORGOTTEN_SECONDS: Final = 2 * PAUSE_AT_MOST_SECONDS
-"""How long after the last replacement a spare that fails begins another row."""
+"""How long after the last replacement a spare that fails begins another series."""
 
 
 def new_names(draft: Draft, count: int) -> tuple[Draft, tuple[str, ...]]:
@@ -80,12 +80,12 @@ def soonest(draft: Draft, names: tuple[str, ...], most: int) -> frozenset[str]:
 
 def paused_until(draft: Draft) -> datetime | None:
     """Until when no spare is created; None if one may be. The pause doubles with each replacement after the first."""
-    row = draft.status.spares.replacements if draft.status.spares else None
-    if row is None or row.count < 2:
+    series = draft.status.spares.replacements if draft.status.spares else None
+    if series is None or series.count < 2:
         return None
-    until = later(row.last_time, doubled_seconds(row.count - 1, FIRST_PAUSE_SECONDS, PAUSE_AT_MOST_SECONDS))
-    if row.generation != draft.snapshot.generation:
-        until = min(until, later(row.last_time, EDIT_SECONDS))
+    until = later(series.last_time, doubled_seconds(series.count - 1, FIRST_PAUSE_SECONDS, PAUSE_AT_MOST_SECONDS))
+    if series.generation != draft.snapshot.generation:
+        until = min(until, later(series.last_time, EDIT_SECONDS))
     return until if draft.now < until else None
 
 
@@ -148,7 +148,7 @@ def _drop_unfit(draft: Draft) -> Draft:
     if not unfit:
         return draft
     words = joined([f"{name} {why}" for name, why in unfit.items()])
-    draft = draft.tell(Reason.SPARE_REPLACED, f"spares that cannot train are let go: {words}")
+    draft = draft.tell(Reason.SPARE_REPLACED, f"spares that cannot train are deleted: {words}")
     left = tuple(name for name in draft.spares if name not in unfit)
     return draft.update(spares=Spares(names=left, replacements=_one_more(draft, words)))
 

@@ -2,7 +2,7 @@
 
 Replacements are paced, so they never become a storm. The cause of a useless member (a pod reaper, a node that goes away
 without a taint) may hit the next one too: from the second replacement in a row on, a pause precedes new members, and it
-doubles. The run's plan ends the row.
+doubles. The run's plan ends the series.
 
 A gang without room for all its members releases its nodes, and tries later. Two jobs that hold half of the nodes each
 would wait forever. One has to release them, and only one: the youngest goes first, so that the oldest gets its room.
@@ -128,8 +128,8 @@ def _pause_until(replaced: Replacements) -> datetime:
 
 def _count(draft: Draft, cause: str, nodes: list[str]) -> Draft:
     upcoming = draft.status.next or NextRun(run=next_run(draft.status))
-    row = one_more(draft, upcoming.replacements, cause, nodes)
-    return draft.update(next=upcoming.model_copy(update={"replacements": row}))
+    series = one_more(draft, upcoming.replacements, cause, nodes)
+    return draft.update(next=upcoming.model_copy(update={"replacements": series}))
 
 
 def _ended_by_itself(draft: Draft, pod: PodView) -> bool:
@@ -184,13 +184,13 @@ def _budget_is_of_another(draft: Draft, members: int) -> bool:
 def _begin(draft: Draft, pods: list[PodView]) -> Draft:
     """Make the run of these pods, all of them new, the current one."""
     plan = new_plan(draft, pods)
-    row = draft.status.next.replacements if draft.status.next else None
+    series = draft.status.next.replacements if draft.status.next else None
     upcoming = draft.status.next
     begun = not draft.status.history or (upcoming and upcoming.disruption is Disruption.SUSPEND)
     how = Takeover.START if begun else Takeover.RECREATE
     draft = begin(draft, plan, None, how, upcoming.fallback_reason if upcoming else "")
     draft = draft.update(
-        current=CurrentRun(run=plan.run, plan=plan, replacements=row),
+        current=CurrentRun(run=plan.run, plan=plan, replacements=series),
         next=None,
         run=plan.run,
         lost=plan.lost,
@@ -217,7 +217,9 @@ def release_gang(draft: Draft) -> Draft:
     first = gang_released_at(since, timeout, 0)
     draft = draft.wake(first if now < first else min(due, later(now, RECHECK_SECONDS)))
     if draft.waiting and draft.waiting.reason in _ROOMLESS:
-        held = f"{draft.waiting.message}; the nodes that other members hold ({gang.placed}) are let go at {clock(due)}"
+        held = (
+            f"{draft.waiting.message}; the nodes that other members hold ({gang.placed}) are released at {clock(due)}"
+        )
         draft = draft.but(waiting=Waiting(draft.waiting.reason, held))
     return draft
 
@@ -229,7 +231,7 @@ def rest_of_gang(draft: Draft) -> Draft:
         return draft  # the pause was over by another server's clock, and they were created
     if gang is None or gang.generation != draft.snapshot.generation or draft.now >= gang.until:
         return draft
-    words = f"for want of room all members were let go; the next ones are created at {clock(gang.until)}"
+    words = f"all members were deleted because there is no room; the next ones are created at {clock(gang.until)}"
     return draft.block(Reason.GANG_RELEASED, words, gang.until)
 
 
@@ -253,7 +255,7 @@ def _released(draft: Draft, gang: Gang) -> Draft:
     rest = GangRest(attempts=attempts, until=until, generation=snapshot.generation)
     held = f": {draft.waiting.message}" if draft.waiting else ""
     words = (
-        f"{gang.placed} members held nodes while others found no room for startTimeoutSeconds: all are let go, "
+        f"{gang.placed} members held nodes while others found no room for startTimeoutSeconds: all are deleted, "
         f"the next ones are created at {clock(until)}{held}"
     )
     draft = draft.allot(()).update(gang=rest)

@@ -223,7 +223,7 @@ def _meanwhile(draft: Draft) -> str:
     if not (upcoming and upcoming.attempted_runs):
         return "the run trains on"
     offered = joined([str(run) for run in upcoming.attempted_runs])
-    return f"the run trains on, or waits for run {offered}, whose offer came to nothing,"
+    return f"the run trains on, or waits for run {offered}, whose offer failed,"
 
 
 def _protected(draft: Draft) -> Draft:
@@ -325,7 +325,7 @@ def _how_it_grows(draft: Draft, grows: bool) -> str:
     if not grows or _offers(draft):
         return ""
     if draft.intent and draft.intent.grow_by:
-        return f"; new members are awaited until {clock(draft.intent.grow_by)}"
+        return f"; the operator waits for new members until {clock(draft.intent.grow_by)}"
     return grows_later(draft)
 
 
@@ -338,9 +338,9 @@ def _spares(draft: Draft, asked: int) -> str:
     words = f"; {min(len(warm), asked)} of {asked} spares are warm"
     if len(warm) >= asked:
         return words
-    row = draft.status.spares.replacements if draft.status.spares else None
-    if row and (until := paused_until(draft)):
-        return f"{words}, others are made at {clock(until)}: {row.cause}"
+    series = draft.status.spares.replacements if draft.status.spares else None
+    if series and (until := paused_until(draft)):
+        return f"{words}, others are made at {clock(until)}: {series.cause}"
     if held := what_keeps(draft, draft.spares):
         return f"{words}: {held[1]}"
     if draft.intent and len(draft.spares) < asked:

@@ -9,6 +9,7 @@ orphans        deletes budgets and templates that outlive their job
 worker         one round: observe, decide, act, schedule the next
 install        checks that the CRD is installed and new enough
 evictions      checks whether the API server serves Evictions
+progress       shows in status what members report
 leader         election, resync and workers; knows no kopf
 operator       assembles everything: login, start and stop
 heap           keeps garbage collection from stopping the event loop

@@ -62,7 +62,7 @@ def _fields(schema: Json) -> list[str]:
 
 
 async def _require(api: ClusterApi, namespace: str | None) -> None:
-    """kopf only watches resources that it discovers at the start: without the CRD it would wait in silence."""
+    """kopf only watches resources that it discovers at the start: without the CRD it would wait without a message."""
     try:
         await api.list(JOBS, namespace)
     except NotFound:

@@ -15,7 +15,7 @@ from typing import Any
 
 import kopf
 
-from perdure_operator.api.signals import SignalRow
+from perdure_operator.api.signal_rows import SignalRow
 from perdure_operator.cluster import election, kube
 from perdure_operator.cluster.kube import KubeApi
 from perdure_operator.cluster.read.cache import Cache
@@ -86,7 +86,7 @@ async def run(options: OperatorOptions) -> bool:
         if options.evictions:
             leader.unchanged = partial(evictions.require_unchanged, api, options.namespace, known=responds)
         events = watch.Watch(leader.cache, leader.queue)
-        guard.install(events.hand_over)
+        guard.install(events.take_in_or_log)
         watch.register(registry, events, evictions=responds)
         beside: list[SideWork] = [loop_lag.report]
         if options.metrics_port is not None:

@@ -45,7 +45,7 @@ class Watch:
             for job in sorted(affected_jobs(self._cache, change)):
                 self._queue.add(job)
 
-    def hand_over(self, resource: Resource, kind: str | None, raw: Json) -> None:
+    def take_in_or_log(self, resource: Resource, kind: str | None, raw: Json) -> None:
         """Handle one event and log any exception: one object must not end the watch of all others."""
         try:
             self.take_in(resource, kind, raw)
@@ -63,7 +63,7 @@ def register(registry: kopf.OperatorRegistry, watch: Watch, *, evictions: bool =
 
 def _subscribe(registry: kopf.OperatorRegistry, watch: Watch, resource: Resource) -> None:
     async def on_event(event: Any, **_: Any) -> None:
-        watch.hand_over(resource, event["type"], event["object"])
+        watch.take_in_or_log(resource, event["type"], event["object"])
 
     kopf.on.event(
         group=resource.group,

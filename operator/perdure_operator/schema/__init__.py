@@ -1,9 +1,9 @@
-"""What is generated from the models: the CRD and the reference pages, and the words both are made with.
+"""What is generated from the models in `api`: the CRD and two pages of the documentation.
 
-cel        rules that the API server checks, in words that name the remedy; used by `api.spec`
-pod        the fields of a pod, from the API server's OpenAPI document
-template   the schema of spec.template: those fields and Perdure's rules
-crd        the CustomResourceDefinition
-docs       docs/reference.md
-generated  prints, writes or compares the generated files
+pod             the fields of a pod, from the API server's OpenAPI document
+template        the schema of spec.template: those fields and Perdure's rules
+crd             the CustomResourceDefinition
+reference_page  docs/reference.md
+signals_page    docs/signals.md
+generated       prints, writes or compares the generated files
 """

@@ -14,7 +14,7 @@ from typing import Final
 
 from perdure_operator.api.default_signals import DEFAULT_SIGNALS, VACATE_ANNOTATION
 from perdure_operator.api.names import RESPONDER, RESPONDER_PRIORITY
-from perdure_operator.api.signals import REACTIONS, Reaction, SignalRow, SignalSource
+from perdure_operator.api.signal_rows import REACTIONS, Reaction, SignalRow, SignalSource
 from perdure_operator.decide.eviction_responses import AGAIN_SECONDS, SOONEST_SECONDS
 from perdure_operator.schema import generated
 
@@ -197,8 +197,8 @@ members wait for. A job with `elastic` does not shrink for it either (decision 0
 _ROWS: Final = """## The table
 
 *off* rows ship disabled: no source or document of the tool confirms them, or enabling them is a person's choice. Names
-and values come from the linked sources. Of the tools themselves, only kubectl and the kubelet's device health (with a
-device plugin made for the test) were tried."""
+and values come from the linked sources. Only two of the tools themselves were tried: kubectl, and the kubelet's device
+health (with a device plugin made for the test)."""
 
 
 def text() -> str:

@@ -1,7 +1,7 @@
 """The table of signals in force, prepared for lookups of every node in every round. Pure.
 
-Rows of the configuration come before shipped ones, so that a cluster's own rows win. Of each thing that a node shows,
-only the first matching row counts.
+Rows of the configuration come before shipped ones, so that a cluster's own rows win. For each thing that a
+node shows, only the first matching row counts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Final
 
 from perdure_operator.api.default_signals import DEFAULT_SIGNALS
-from perdure_operator.api.signals import BAD, WELL, Reaction, SignalRow, SignalSource
+from perdure_operator.api.signal_rows import BAD, WELL, Reaction, SignalRow, SignalSource
 
 
 class SignalTable:

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from perdure.wire import DEFAULT_GRACE_SECONDS
 from perdure_operator.api.model import Model
-from perdure_operator.api.signals import SignalRow
+from perdure_operator.api.signal_rows import SignalRow
 from perdure_operator.api.spec import TrainingJobSpec
 from perdure_operator.api.status import TrainingJobStatus
 

@@ -192,7 +192,7 @@ def _begin(channel: socket.socket) -> None:
 
 
 def run(program: Program, command: Sequence[str]) -> None:
-    """Run the program in a `__main__` of its own, and handle an exception as an interpreter does."""
+    """Run the program in its own `__main__`, and handle an exception as an interpreter does."""
     gc.enable()
     _reseed()
     linux.name_process(Path(program.target).name)  # its command line is the zygote's

@@ -22,7 +22,7 @@ MIRROR_FILES: Final = 4
 """Files of a process for a mirror: two for its own snapshots, two for another pod's."""
 
 
-class Images:
+class ImageFiles:
     """Per process: the files for its own images, and the images left by the previous trainer."""
 
     def __init__(self, *, mirrors: bool = False) -> None:

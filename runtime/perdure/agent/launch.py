@@ -36,7 +36,7 @@ class Launcher(Protocol):
     def begin(self, selector: selectors.BaseSelector) -> None:
         """Prepare; `selector` wakes up when there is news."""
 
-    def news(self) -> Iterator[str]:
+    def log_lines(self) -> Iterator[str]:
         """Lines for the pod's log, each once."""
 
     def start(self, command: Sequence[str], environment: Mapping[str, str], report: int, stderr: int) -> Started:
@@ -58,7 +58,7 @@ class Exec:
     def begin(self, selector: selectors.BaseSelector) -> None:
         """Nothing to prepare."""
 
-    def news(self) -> Iterator[str]:
+    def log_lines(self) -> Iterator[str]:
         """Why there is no zygote, if that is worth a line."""
         said, self._why = self._why, ""
         if said:

@@ -1,6 +1,6 @@
 """Remembers on which sockets the process groups of a trainer listen.
 
-gloo listens on a port of its own for each group, until the group is freed. `destroy_process_group` does not free it
+gloo listens on a separate port for each group, until the group is freed. `destroy_process_group` does not free it
 while the script's model or torch's cache of DTensor placements refers to it. Only the group's own ranks know the port,
 so the next trainer need not wait for it. Used by perdure.agent.fork in the trainer, and by residual_resources, which
 reads the same tables.

@@ -138,7 +138,7 @@ def _warmed(state: AgentState) -> Noted:
 
 def _standby(state: AgentState) -> Noted:
     if state.current:
-        return state, [PrintLine(f"assignment ignored: standby, but run {state.newest} is in hand")]
+        return state, [PrintLine(f"assignment ignored: standby, but this pod already has run {state.newest}")]
     if state.ready:
         return state, []
     state, warm = _made_ready(state)

@@ -30,7 +30,7 @@ class OutOfMemory:
 
 
 def oom_kills(root: Path) -> int | None:
-    """Processes of this container that the kernel killed for want of memory; None without such a counter."""
+    """Processes of this container that the kernel killed because memory ran out; None without such a counter."""
     for counters in (root / "memory.events", root / "memory" / "memory.oom_control"):
         try:
             words = dict(line.split() for line in counters.read_text().splitlines())

@@ -66,7 +66,7 @@ class Rescuer:
             os.close(answer_end)
             os.close(lines_end)
 
-    def news(self) -> Iterator[Rescued]:
+    def results(self) -> Iterator[Rescued]:
         """The result, once the process has ended."""
         if self._answer is None or self._lines is None:
             return
@@ -85,4 +85,4 @@ class Rescuer:
                 return Rescued(CommitRef(answer["seq"], answer["step"]))
             return Rescued(why=str(answer["why"]))
         except (ValueError, KeyError, TypeError):
-            return Rescued(why=self._failed or "its process has ended without a word")
+            return Rescued(why=self._failed or "its process ended without a message")

@@ -20,7 +20,7 @@ from typing import Final, assert_never
 
 from perdure.agent import linux
 from perdure.agent.environ import ProcessIdentity, process_environment
-from perdure.agent.images import Images
+from perdure.agent.images import ImageFiles
 from perdure.agent.launch import Exec, Launcher
 from perdure.agent.machine import react
 from perdure.agent.paths import Paths, warm_marker
@@ -134,7 +134,7 @@ class Agent:
         self._stop = StopMarker(paths.scratch)
         self._selector = selectors.DefaultSelector()
         self._children = Children(paths.cgroups, self._launcher)
-        self._images = Images(mirrors=Env.MIRROR_EVERY_STEPS in environ)
+        self._images = ImageFiles(mirrors=Env.MIRROR_EVERY_STEPS in environ)
         self._log = Outlet(STDERR)
         self._rescuer = Rescuer(self._log)
         self._reporter = ReportFeed(paths.channel, paths.report_token, environ, self._log)
@@ -192,14 +192,14 @@ class Agent:
         Requests are read first and yielded last, so that no report is younger than the request that follows it.
         """
         received, grace_began, changed = signals.received(), self._stop.seen(), self._file.changed()
-        for line in self._launcher.news():
+        for line in self._launcher.log_lines():
             self._log.say(line)
         if self._state.warming_until is not None and not self._launcher.warming:
             yield Warmed()
         yield from self._children.pump()
         self._children.reap()
         yield from self._children.ended()
-        yield from self._rescuer.news()
+        yield from self._rescuer.results()
         if grace_began is not None or received & {signal.SIGTERM, signal.SIGINT}:
             yield SigtermReceived(grace_began)  # before an assignment, so that it starts nothing
         if changed:

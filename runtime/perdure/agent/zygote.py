@@ -124,7 +124,7 @@ class Zygote:
         more = ", and what is found in the script" if self._reads else ""
         self._unsaid.append(f"the zygote imports {', '.join(self._modules)}{more}")
 
-    def news(self) -> Iterator[str]:
+    def log_lines(self) -> Iterator[str]:
         """See Launcher."""
         while self._control is not None:
             try:

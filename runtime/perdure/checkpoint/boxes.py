@@ -170,7 +170,7 @@ def _mesh(tensor: Any) -> tuple[Any, tuple[Any, ...]]:
     """The mesh that all ranks are in, and a placement for each of its dimensions.
 
     FSDP2 beside tensor parallelism shards the non-parallel tensors over one dimension of the script's mesh. Along the
-    others each rank has a mesh of its own, and the same tensor: so there it is replicated.
+    others each rank has a different mesh, and the same tensor: so there it is replicated.
     """
     mesh, placements = tensor.device_mesh, tuple(map(_read, tensor.placements))
     root = getattr(mesh, "_root_mesh", None)

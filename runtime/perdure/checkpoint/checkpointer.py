@@ -32,7 +32,7 @@ from perdure.log.position import Position
 from perdure.log.writer import Writer
 from perdure.store import Store
 from perdure.wire import CommitRef
-from perdure.wire.settings import NOBODY, Member
+from perdure.wire.settings import NO_MEMBER, Member
 
 AGAIN_SECONDS: Final = 1.0
 GOAL_SECONDS: Final = 600.0
@@ -99,7 +99,7 @@ class Checkpointer:
     """The pin of the next commit; rank 0's counts."""
     made: NewCommit | None = None
     """The newest commit that this run made, in full."""
-    member: Member = NOBODY
+    member: Member = NO_MEMBER
     """This rank's pod and node."""
     beside: Callable[[], Any] = lambda: None
     """Returns this rank's facts that are not state (JSON)."""

@@ -74,7 +74,7 @@ def _encode(value: Any, where: str) -> Any:
         return {_TAG: _MAPPINGS[kind], "v": _encode_pairs(value, where)}
     if kind in _SEQUENCES:
         items = [_encode(item, f"{where}[{n}]") for n, item in enumerate(value)]
-        # A set has no order of its own, so sort it: equal sets give equal text.
+        # A set has no order, so sort it: equal sets give equal text.
         return {_TAG: _SEQUENCES[kind], "v": sorted(items, key=json.dumps) if kind in (set, frozenset) else items}
     leaf = _encode_leaf(value)
     if leaf is None:

@@ -69,7 +69,7 @@ def _copied_before(source: Store, target: Store, head: Head) -> int:
         return 0
     if found.seq > head.seq or _entry(source, found.seq) != _entry(target, found.seq):
         raise UserError(
-            f"{target.uri} has a log of its own, which is no beginning of that of {source.uri}: copy to another root"
+            f"{target.uri} has a log that is not the beginning of the log of {source.uri}: copy to another root"
         )
     return found.seq
 

@@ -9,9 +9,9 @@ trainer.
 The newest run may be another lost one at the same place: it had taken the older one over, or had begun from this image,
 and has written nothing since. Then the commit is that run's last entry.
 
-Of a sharded model a pod commits nothing unless its ranks have left images of all parts.
+If the model is sharded, a pod commits nothing unless its ranks have left images of all parts.
 
-This is a process of its own, because the agent knows no store: `python -m perdure.checkpoint.rescue RUN ABORTED
+This is a separate process, because the agent knows no store: `python -m perdure.checkpoint.rescue RUN ABORTED
 SUCCESSOR FILE...` prints one line of JSON, `{"seq", "step"}` of the commit or `{"why"}` there is none. No torch: an
 image is bytes.
 """
@@ -103,7 +103,7 @@ def _check(uid: str, run: int, head: Head, own: Entry | None) -> None:
     if own.run != run:
         raise Superfluous(f"run {own.run} has begun")
     if own.ends_run:
-        raise Superfluous(f"run {run} has ended with an entry of its own")
+        raise Superfluous(f"run {run} has ended with its own entry")
 
 
 def _chosen(offers: Sequence[ImageOffer], uid: str, run: int, committed: CommitStamp | None) -> list[int]:

@@ -26,7 +26,7 @@ from perdure.log.position import Position
 from perdure.log.writer import Writer
 from perdure.store import Store
 from perdure.wire import CommitRef
-from perdure.wire.settings import NOBODY, Member
+from perdure.wire.settings import NO_MEMBER, Member
 
 
 def stage_together(
@@ -59,7 +59,7 @@ def commit(
     final: bool,
     reason: str,
     pin: str | None = None,
-    member: Member = NOBODY,
+    member: Member = NO_MEMBER,
     staging: float = 0.0,
 ) -> Saved:
     """Write the staged state of `position`, and return once it is in the log. Collective; only rank 0 has a `writer`.

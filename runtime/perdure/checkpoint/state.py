@@ -74,7 +74,7 @@ class Contribution:
 
     @property
     def own_seconds(self) -> float:
-        """Seconds of its own work. Rank 0's commit is work for all."""
+        """Seconds of this rank's work. Rank 0's commit is work for all."""
         return sum(seconds for name, seconds in self.seconds.items() if name != "commit")
 
 

@@ -55,7 +55,7 @@ def described(command: Sequence[str], environ: Mapping[str, str]) -> Described:
         if not all(file.exists() for file in files):
             raise PerdureError(
                 f"{' '.join(command)} has ended with status {status} before its first batch, and no session has said "
-                f"what it would do: its own words are above"
+                f"what it would do: its output is above"
             )
         text, found = (file.read_text() for file in files)
         return Described(text, found, any(finding["certain"] for finding in json.loads(found)["findings"]))

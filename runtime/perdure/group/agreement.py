@@ -269,7 +269,7 @@ class Agreement:
         self._sum = (self._sum * _SUM_FACTOR + step * _KINDS + kind) & _SUM_BITS
 
     def _vector(self, call: tuple[int, CheckpointCall], said: Votes = NOTHING, proposal: int = 0) -> list[int]:
-        """A label and votes. Of the same length at each call."""
+        """A label and votes; it has the same length at each call."""
         label = [*call, self._sum]
         flags = [int(said.exit), int(said.save), int(said.exhausted)]
         ready = [said.attempt, -said.attempt]

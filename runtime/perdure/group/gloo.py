@@ -1,4 +1,4 @@
-"""Small messages between ranks over a gloo group of their own: JSON as bytes, never pickle.
+"""Small messages between ranks over a separate gloo group: JSON as bytes, never pickle.
 
 Any failure of gloo means that another rank is gone or silent, so it becomes PeerLost. That rank's own outcome says why
 it failed. Created by perdure.group.rendezvous; used by every collective outside training.

@@ -108,7 +108,7 @@ class Heartbeat:
             return
         counted = threading.Event()
         for act in (partial(self._go_on_counting, counted, at_once=at_once), self._watch):
-            threading.Thread(target=act, name="perdure-pulse", daemon=True).start()
+            threading.Thread(target=act, name="perdure-heartbeat", daemon=True).start()
         if at_once:
             counted.wait(ANSWER_SECONDS)
 
@@ -164,12 +164,12 @@ class Heartbeat:
             self._silence.heard(time.monotonic())
 
     def _say_where_all_stand(self, store: Store) -> None:
-        beats = {rank: decode(pulse.decode()) for rank, pulse in pulses(store, range(self._settings.world)).items()}
+        beats = {rank: decode(beat.decode()) for rank, beat in heartbeats(store, range(self._settings.world)).items()}
         if line := self._standstill.line(beats, time.monotonic()):
             warn(line)
 
 
-def pulses(store: Store, ranks: Iterable[int]) -> dict[int, bytes]:
+def heartbeats(store: Store, ranks: Iterable[int]) -> dict[int, bytes]:
     """The newest beat of each of these ranks that has sent one, in two calls once all have: any rank may read it."""
     keys = {rank: _key(rank) for rank in ranks}
     if keys and not store.check(list(keys.values())):

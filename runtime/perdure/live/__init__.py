@@ -8,7 +8,7 @@ newcomer    a new process's side of a hand-over
 driving     drives one party's state machine
 header      what rank 0 sends ahead of the tensors
 effects     carries out the machine's actions
-own_states  what each rank has of its own: accumulators, generators, merged states
+own_states  per-rank state: accumulators, generators, merged states
 resharding  checks a sharded model, and gives it its shards in a run of another size
 bridge      the connections of one attempt
 keys        the attempt's key-value store at the decider

@@ -122,7 +122,7 @@ class Driver(Generic[E]):
         """The outcome, from the decider or the log."""
         self.why = ""
         """Why the attempt failed."""
-        self.standing = False
+        self.main_waits = False
         """Whether the main thread waits for its next action."""
         self.abandoned: Callable[[ev.ExitProcess], None] | None = None
         """Ends the process if the main thread does not wait here."""
@@ -191,11 +191,11 @@ class Driver(Generic[E]):
 
     def next_act(self) -> Main:
         """Wait for the main thread's next action."""
-        self.standing = True
+        self.main_waits = True
         try:
             act: Main = self._main.get()
         finally:
-            self.standing = False
+            self.main_waits = False
         if isinstance(act, ev.ExitProcess):
             self.leaving.set()
         return act
@@ -242,7 +242,7 @@ class Driver(Generic[E]):
     def _leave_to_main(self, action: Main) -> None:
         if isinstance(action, ev.TrainOn | ev.SaveAndExit) and action.aborted:
             self.effects.abort()
-        if isinstance(action, ev.ExitProcess) and not self.standing and self.abandoned:
+        if isinstance(action, ev.ExitProcess) and not self.main_waits and self.abandoned:
             self.abandoned(action)
         self._main.put(action)
 

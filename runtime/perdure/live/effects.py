@@ -39,8 +39,8 @@ from perdure.live.transfer import (
     Parcel,
     describe,
     exchange,
-    make_room,
     parcels,
+    preallocate,
     receive,
     send,
     shards,
@@ -70,9 +70,9 @@ class Effects:
         self.stop_seconds: dict[str, float] = {}
         """Seconds by part of the stop."""
         self.header: Header | None = None
-        self.room_needed: tuple[Item, ...] = ()
+        self.preallocations: tuple[Item, ...] = ()
         """On old rank 0: the tensors that a newcomer's script does not create itself."""
-        self._room: Mapping[Key, Tensor] | None = {}
+        self._preallocated: Mapping[Key, Tensor] | None = {}
         """On a newcomer: memory for them; None if it is no longer wanted."""
         self._keys: StoreKeys | None = None
         self._bridge: Bridge | None = None
@@ -141,9 +141,9 @@ class Effects:
         """Wait until all parties are warm and hold the same modules and optimizers as this one."""
         if self.party.number == 0:
             self.keys.publish_placeholder(wanted=has_placeholders(self.run))
-            self.keys.publish_memory_needed([asdict(item) for item in self.room_needed])
+            self.keys.publish_memory_needed([asdict(item) for item in self.preallocations])
         elif self.party.part is PartyRole.NEWCOMER:
-            self._make_room([read_item(item) for item in self.keys.await_memory_needed(self._deadline)])
+            self._preallocate([read_item(item) for item in self.keys.await_memory_needed(self._deadline)])
         mark = self._writer.id if self._writer else ""
         if mesh := self.resharding.mesh():
             warm = f"{warm}\na mesh of shape {list(mesh.shape)} in the newer run"
@@ -160,14 +160,14 @@ class Effects:
         """On a newcomer: whether old rank 0 has found no obstacle to this hand-over."""
         return self.keys.can_hand_over()
 
-    def forgo_room(self) -> None:
+    def free_preallocated(self) -> None:
         """On a newcomer that receives no state: free the tensor memory."""
-        self._room = None
+        self._preallocated = None
 
-    def _make_room(self, items: Sequence[Item]) -> None:
-        room = make_room(items)
-        if self._room is not None:  # not given up meanwhile
-            self._room = room
+    def _preallocate(self, items: Sequence[Item]) -> None:
+        memory = preallocate(items)
+        if self._preallocated is not None:  # not given up meanwhile
+            self._preallocated = memory
 
     def connect(self) -> None:
         """Connect all parties: from now on each hears the words, and learns of the death, of any other."""
@@ -272,7 +272,7 @@ class Effects:
     def end(self) -> None:
         """The stop is over, however it ended."""
         self._collector.end()
-        self.resharding.forget_rooms()
+        self.resharding.forget_new_shards()
 
     def lap(self, part: str) -> None:
         """End a part of the stop and record its seconds."""
@@ -293,7 +293,7 @@ class Effects:
         self.lap("header")
         given = self._parcels(header)
         if state:
-            self.resharding.make_rooms(header, state)
+            self.resharding.allocate_new_shards(header, state)
         if state:
             alike = {name: tensor for name, tensor in state.shared.items() if name not in header.shards}
             with Summing(alike if self.attempt.world > 1 else {}) as summing:
@@ -328,8 +328,8 @@ class Effects:
         self.lap("header")
         given = self._parcels(header)
         mine = [parcel for parcel in given if parcel.receiver == self.party.number]
-        targets = registry.targets(decode(header.objects), header.items, self._room or {})
-        self._room = None
+        targets = registry.targets(decode(header.objects), header.items, self._preallocated or {})
+        self._preallocated = None
         self.resharding.check_shards(header, targets)
         found = receive(bridge.group, mine, targets)
         self.lap("state")

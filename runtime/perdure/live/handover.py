@@ -25,7 +25,7 @@ from perdure.live.protocol.offers import read_offer
 from perdure.live.protocol.parties import Attempt, PartyRole, attempt_of
 from perdure.live.protocol.state import lingers
 from perdure.live.protocol.timing import MISSING_SECONDS, QUIET_SECONDS, Timetable
-from perdure.live.transfer import needing_room
+from perdure.live.transfer import to_preallocate
 from perdure.loop.hooks import HookName
 from perdure.loop.leaving import Exit, lose_peers, tell_leaving
 from perdure.loop.run import Run
@@ -154,7 +154,7 @@ class LiveHandover:
         attempt = attempt_of(block, offer.run, run.settings.pod)
         master = offer.master if isinstance(offer, Train) else ""
         effects = Effects(run, attempt, attempt.of_old(run.rank), block, master)
-        effects.room_needed = _room_needed(run, attempt)
+        effects.preallocations = _to_preallocate(run, attempt)
         effects.resharding.prepare()
         save = run.timings.of_a_save()
         timetable = Timetable.of_old_rank(now, limit=block.limit, seconds=offer.seconds, save=save)
@@ -194,7 +194,7 @@ class LiveHandover:
         if word is None:
             raise RuntimeError("no party has said go")
         run.old_groups.keep(effects.install(word), driver.is_needed)
-        run.background.hand_over()
+        run.background.join_newer_run()
         self._driver, self.exit_wanted = None, False
         self.ready.clear()
         run.tell(effects.took_over())
@@ -205,7 +205,7 @@ class LiveHandover:
     def _exit(self, driver: Driver[Effects], kind: ExitKind, why: str) -> NoReturn:
         run = self._run
         if kind is ExitKind.HANDED_OVER:
-            run.pulse.stop()
+            run.heartbeat.stop()
             run.background.end()
             run.mirror.end()
             tell_leaving(run, f"handed over to run {driver.effects.attempt.next}")
@@ -224,12 +224,12 @@ class LiveHandover:
         raise PeerLost(why)
 
 
-def _room_needed(run: Run, attempt: Attempt) -> tuple[Item, ...]:
+def _to_preallocate(run: Run, attempt: Attempt) -> tuple[Item, ...]:
     """The tensors that newcomers need memory for. Called by the main thread, which owns the registered objects."""
     if run.rank != 0 or not attempt.newcomers:
         return ()
     try:
-        return needing_room(run.registry.grown())
+        return to_preallocate(run.registry.grown())
     except UserError:
         return ()  # all ranks meet this error in the stop, and end the attempt there
 

@@ -65,12 +65,12 @@ def meet(run: Run, timeout: float) -> None:
     run.timings.begin(settings.started)
     run.open_store()
     if run.joining:
-        run.peers, run.agreement, run.pulse = Alone(settings.rank, settings.world), Agreement(None), make_pulse(run)
+        run.peers, run.agreement, run.heartbeat = Alone(settings.rank, settings.world), Agreement(None), make_pulse(run)
         return
     with run.timings.part("rendezvous"):
         deadline = Deadline(settings.rendezvous, lambda: give_up(run), Env.RENDEZVOUS_SECONDS)
         groups = rendezvous(settings, timeout=timedelta(seconds=timeout), deadline=deadline)
     run.peers = groups.peers
     run.agreement = Agreement(groups.agreement, interval=settings.check_seconds, beside=run.background)
-    run.pulse = make_pulse(run)
-    run.pulse.start()
+    run.heartbeat = make_pulse(run)
+    run.heartbeat.start()

@@ -1,6 +1,6 @@
 """The keys in a hand-over's store: which parties are warm, and messages before the bridge connects them.
 
-The decider serves the store, a torch TCPStore, on a port of its own range. Such stores have no passwords, so the
+The decider serves the store, a torch TCPStore, on a port of a separate range. Such stores have no passwords, so the
 attempt's token is the first key and the prefix of all others: stale connections get no further. It is no secret.
 Every method raises PeerLost if the decider is gone. Called by perdure.live.effects.
 """
@@ -20,7 +20,7 @@ from perdure.live.protocol.parties import Attempt, Party, PartyRole
 from perdure.live.word import Word
 from perdure.state.parameter_layouts import first_difference
 from perdure.wire import Handover
-from perdure.wire.settings import NOBODY, Member
+from perdure.wire.settings import NO_MEMBER, Member
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -90,7 +90,7 @@ class StoreKeys:
             look_for_keys(self.store, ["warm/0"], deadline, awaited, every=WARM_POLL_SECONDS)
             return list(json.loads(self.store.get(ROOM))) if self.store.check([ROOM]) else []
 
-    def await_warm(self, warm: str, writer: str, deadline: Deadline, member: Member = NOBODY) -> None:
+    def await_warm(self, warm: str, writer: str, deadline: Deadline, member: Member = NO_MEMBER) -> None:
         """Publish that this party is warm, and wait until all are.
 
         `warm` describes this party's models, optimizers and versions in lines; all parties must have the same.
@@ -120,14 +120,14 @@ class StoreKeys:
             return bytes(self.store.get(WRITER)).decode()
 
     def members(self) -> list[Member]:
-        """The pods and nodes of the newer run's ranks, by rank; NOBODY for one that published none. Call it once all
+        """The pods and nodes of the newer run's ranks, by rank; NO_MEMBER for one that published none. Call it once all
         are warm."""
         with peer_lost("the members' names were read"):
             return [self._member(self._attempt.of_new(rank)) for rank in range(self._attempt.new_world)]
 
     def _member(self, party: Party) -> Member:
         key = f"member/{party.number}"
-        return Member(**json.loads(bytes(self.store.get(key)))) if self.store.check([key]) else NOBODY
+        return Member(**json.loads(bytes(self.store.get(key)))) if self.store.check([key]) else NO_MEMBER
 
     def missing(self) -> list[int]:
         """The parties that have not published that they are warm."""

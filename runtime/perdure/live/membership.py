@@ -19,9 +19,9 @@ from perdure.live.bridge import Bridge
 from perdure.live.word import Word
 from perdure.log.reader import Log, slot_of
 from perdure.log.writer import Writer
+from perdure.loop.current_call import current_call
 from perdure.loop.leaving import lose_peers
 from perdure.loop.run import Run
-from perdure.loop.standing import standing
 from perdure.state.fully_sharded import take_groups
 from perdure.wire.settings import Settings
 
@@ -35,7 +35,7 @@ BEGAN_ANEW: Final = (
 def make_pulse(run: Run) -> Heartbeat:
     """A heartbeat among the ranks of this process's current run."""
     return Heartbeat(
-        run.settings, lambda: run.requests.seen, lambda why: lose_peers(run, why), place=lambda: standing(run)
+        run.settings, lambda: run.requests.seen, lambda why: lose_peers(run, why), place=lambda: current_call(run)
     )
 
 
@@ -52,7 +52,7 @@ def change_ranks(run: Run, bridge: Bridge, settings: Settings, reshard: Callable
     groups = bridge.groups
     if groups is None:
         raise RuntimeError("a leaver has no groups of the newer run")
-    run.pulse.stop()
+    run.heartbeat.stop()
     before = [*uninstall(), run.peers, run.agreement, bridge.words, bridge.group, bridge.peers, bridge]
     install_groups(groups, settings)
     run.settings = settings
@@ -64,8 +64,8 @@ def change_ranks(run: Run, bridge: Bridge, settings: Settings, reshard: Callable
         hint=run.hint,
         beside=run.background,
     )
-    run.pulse = make_pulse(run)
-    run.pulse.start(at_once=False)
+    run.heartbeat = make_pulse(run)
+    run.heartbeat.start(at_once=False)
     if modules := run.registry.sharded_modules:
         with handing_out(groups.of_mesh):
             take_groups(modules)

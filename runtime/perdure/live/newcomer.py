@@ -122,7 +122,7 @@ class Newcomer:
         if source != self.header.source:
             return False
         driver = self._driver
-        if names := self._run.registry.unclaimed:
+        if names := self._run.registry.not_registered_yet:
             late = ", ".join(names)
             driver.feed(ev.Unable(f"at its first batch it has not registered {late}, as the others have meanwhile"))
         else:
@@ -145,7 +145,7 @@ class Newcomer:
         driver.finish()
         driver.abandoned = None  # breaks a reference cycle
         driver.effects.end()
-        driver.effects.forgo_room()
+        driver.effects.free_preallocated()
         driver.effects.let_go()
 
     def _hold_rescue_copy(self) -> None:

@@ -1,4 +1,4 @@
-"""What each rank has of its own, in a hand-over: accumulators, random generators, and states that a script merges.
+"""Per-rank state in a hand-over: accumulators, random generators, and states that a script merges.
 
 Old rank 0 gathers that of all old ranks for the header. In a newer run of the same size a newcomer continues with what
 its predecessor had. In one of another size each rank merges the old ranks' states, and derives its generators. Used by
@@ -90,7 +90,7 @@ class OwnStates:
         self._merged = self._merge(header)
 
     def of_newcomer(self, header: Header) -> Any:
-        """On a newcomer: the state of its own that it begins with, decoded, or None. Raises UserError as `merge`."""
+        """On a newcomer: the per-rank state that it begins with, decoded, or None. Raises UserError as `merge`."""
         rank = self._attempt.predecessor_of(self._party.new or 0)
         own = header.ranks[rank or 0] if header.ranks else None
         own = None if own is None else decode(own)

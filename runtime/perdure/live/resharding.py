@@ -34,7 +34,7 @@ class Resharding:
         """Why this attempt cannot change the ranks, while one to another size might."""
         self._resharded: Resharded | None = None
         """On a stayer, for a newer run of another size: its shards there, if the model is sharded."""
-        self._rooms: dict[str, tuple[Tensor, Tensor, Box]] = {}
+        self._new_shards: dict[str, tuple[Tensor, Tensor, Box]] = {}
         """On such a stayer: each sharded tensor, with its new memory and the box that belongs there."""
 
     def prepare(self) -> None:
@@ -83,7 +83,7 @@ class Resharding:
                 "(`unshard(async_op=True)`, or a prefetch without its forward pass)"
             )
 
-    def make_rooms(self, header: Header, state: RankState) -> None:
+    def allocate_new_shards(self, header: Header, state: RankState) -> None:
         """On a stayer, for a newer run of another size: memory for its new shards. Raises UserError if the script keeps
         sharded tensors that would go on with their old shards."""
         resharded = self._resharded
@@ -102,21 +102,21 @@ class Resharding:
                 f"the script keeps a sharded tensor of shape {list(left[0].shape)} that is not registered: keep "
                 f".full_tensor() or .to_local() of it, or register the optimizer or module that has it"
             )
-        self._rooms = {name: (tensor, *resharded.room(tensor)) for name, tensor in live.items()}
+        self._new_shards = {name: (tensor, *resharded.memory_for(tensor)) for name, tensor in live.items()}
 
     @property
     def places(self) -> dict[Key, Place]:
         """Where received shards go; {} if this rank's shards stay as they are."""
-        return {(SHARED, name): Place(room, box) for name, (_, room, box) in self._rooms.items()}
+        return {(SHARED, name): Place(memory, box) for name, (_, memory, box) in self._new_shards.items()}
 
     def install(self) -> None:
         """The sharded tensors continue in their new memory."""
-        if self._resharded and self._rooms:
-            self._resharded.install([(tensor, room) for tensor, room, _ in self._rooms.values()])
+        if self._resharded and self._new_shards:
+            self._resharded.install([(tensor, memory) for tensor, memory, _ in self._new_shards.values()])
 
-    def forget_rooms(self) -> None:
+    def forget_new_shards(self) -> None:
         """Free the new memory that no tensor has taken."""
-        self._rooms = {}
+        self._new_shards = {}
 
     def check_shards(self, header: Header, targets: Mapping[Key, Tensor]) -> None:
         """UserError unless this script shards the same tensors in the same way as the old ranks."""

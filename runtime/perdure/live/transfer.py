@@ -167,13 +167,13 @@ def parcels(
     return [Parcel(sender, receiver, tuple(found), named) for (sender, receiver), found in links]
 
 
-def needing_room(named: Mapping[str, Tensor]) -> tuple[Item, ...]:
+def to_preallocate(named: Mapping[str, Tensor]) -> tuple[Item, ...]:
     """The shared tensors that are large enough to allocate their memory before the stop."""
     whole = {name: tensor for name, tensor in named.items() if not is_sharded(tensor)}
     return tuple(item for item in _items(SHARED, whole) if item.device == "cpu" and item.size > SMALL_BYTES)
 
 
-def make_room(items: Sequence[Item]) -> dict[Key, Tensor]:
+def preallocate(items: Sequence[Item]) -> dict[Key, Tensor]:
     """Allocate these tensors and touch every page: page faults would take longer than receiving. Raises UserError if
     memory is short."""
     found: dict[Key, Tensor] = {}
@@ -190,21 +190,24 @@ def make_room(items: Sequence[Item]) -> dict[Key, Tensor]:
 
 
 def exchange(
-    group: Group, party: int, given: Sequence[Parcel], state: RankState, rooms: Mapping[Key, Place]
+    group: Group, party: int, given: Sequence[Parcel], state: RankState, new_shards: Mapping[Key, Place]
 ) -> dict[Key, Tensor]:
-    """On a stayer whose shards change: send and receive at the same time, and copy what stays here. `rooms` are the
-    places of its new shards. The result is what was received besides. Raises PeerLost as the others do."""
+    """On a stayer whose shards change: send and receive at the same time, and copy what stays here.
+
+    `new_shards` are the places of its new shards. The result is what was received besides. Raises PeerLost as the
+    others do.
+    """
     live = _live(state)
     with ThreadPoolExecutor(1, "perdure-handover-send") as sending:
         sent = sending.submit(
             send, group, [parcel for parcel in given if parcel.sender == party != parcel.receiver], state
         )
         mine = [parcel for parcel in given if parcel.receiver == party != parcel.sender]
-        found = receive(group, mine, {}, rooms)
+        found = receive(group, mine, {}, new_shards)
         sent.result()
     for parcel in (parcel for parcel in given if parcel.sender == parcel.receiver == party):
         for message in parcel.messages():
-            for into, box in zip(_views(parcel, message, rooms), _views(parcel, message, live), strict=True):
+            for into, box in zip(_views(parcel, message, new_shards), _views(parcel, message, live), strict=True):
                 tensors.fill(into, box)
     return found
 
@@ -226,18 +229,18 @@ def receive(
     group: Group,
     given: Sequence[Parcel],
     targets: Mapping[Key, Tensor],
-    rooms: Mapping[Key, Place] = MappingProxyType({}),
+    new_shards: Mapping[Key, Place] = MappingProxyType({}),
 ) -> dict[Key, Tensor]:
     """Receive parcels into `targets`, or into new tensors if there is none. Raises PeerLost if one does not come.
 
-    `rooms` are places for parts of tensors, which are not in the result. It also has the sharded ones of which this
-    rank holds nothing.
+    `new_shards` are places for parts of tensors, which are not in the result. It also has the sharded tensors of which
+    this rank holds nothing.
     """
     items = {(item.part, item.name): item for parcel in given for item in map(parcel.item, parcel.moves)}
-    found = {key: _target(item, targets.get(key)) for key, item in items.items() if key not in rooms}
-    places = {**rooms, **{key: place for key, tensor in found.items() if (place := _held(tensor))}}
+    found = {key: _target(item, targets.get(key)) for key, item in items.items() if key not in new_shards}
+    into = {**new_shards, **{key: place for key, tensor in found.items() if (place := _held(tensor))}}
     with peer_lost("the state was received"), torch.device("cpu"):
-        _interleave([_receiving(group, parcel, places, _window(given)) for parcel in given])
+        _interleave([_receiving(group, parcel, into, _window(given)) for parcel in given])
     return found | {key: tensor for key, tensor in targets.items() if is_sharded(tensor)}
 
 

@@ -115,7 +115,7 @@ class Committed:
 
 @dataclass(frozen=True)
 class Closed:
-    """The run is closed without a commit of its own."""
+    """The run is closed without its own commit."""
 
     outcome: str
 

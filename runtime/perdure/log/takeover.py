@@ -56,7 +56,7 @@ class TakeoverLog:
 
         `members` are its ranks' pods and nodes. OPEN means that a commit of the older run was first: call it again.
         """
-        resumes = self._standing().last_commit
+        resumes = self._read_position().last_commit
         return self._append(Opened(world, resumes, self._run, step, members=members), self._next, writer)
 
     def refuse(self) -> Verdict:
@@ -64,7 +64,7 @@ class TakeoverLog:
         return self._append(Refused(self._next), self._run, self._id)
 
     def _append(self, event: Event, run: int, writer: str) -> Verdict:
-        place = self._standing()
+        place = self._read_position()
         if self._said is not Verdict.OPEN:
             return self._said
         seq, kind = place.seq + 1, type(event)
@@ -81,13 +81,13 @@ class TakeoverLog:
         self._read(slot)
         return self._said
 
-    def _standing(self) -> ReadPosition:
+    def _read_position(self) -> ReadPosition:
         while self._place is None and self._said is Verdict.OPEN:
             self._begin()
         return self._place or ReadPosition(0, None, None, None)
 
     def _begin(self) -> None:
-        """Begin after the head. Of the entries below, the newest of each run says what they have decided."""
+        """Begin after the head. The newest entry of each run shows what the entries below have decided."""
         head = self.log.head()
         if head is None or head.entry is None or head.entry.seq != head.seq:
             raise StorageError(f"the end of the log of {self.log.store.uri} cannot be read: try again")

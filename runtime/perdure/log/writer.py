@@ -274,7 +274,7 @@ class Writer:
         return None
 
     def close(self, outcome: str) -> None:
-        """Append Closed: the run ends without a commit of its own."""
+        """Append Closed: the run ends without its own commit."""
         self._append_or_fence(Closed(outcome[:REASON_CHARACTERS]))
 
     def complete(self, goal: Any, position: Position) -> None:
@@ -475,7 +475,7 @@ class Writer:
     def _taken_over(self, newest: Entry) -> RootTakenOver:
         return RootTakenOver(
             f"{self.log.store.uri} belongs to job uid {newest.uid} since it appended entry {newest.seq} or an earlier "
-            f"one; uid {self._uid} is out: give each job a root of its own",
+            f"one; uid {self._uid} is out: give each job its own root",
             opened=self.opened,
         )
 

@@ -59,7 +59,7 @@ class BackgroundSaves:
         """The run is open; `before` is what it has to know of the one that it has taken over."""
         self._state = begin(self._mark(), self._run.settings.rank, before)
 
-    def hand_over(self) -> None:
+    def join_newer_run(self) -> None:
         """This process is now a rank of the newer run."""
         if self._state is None:
             return
@@ -67,7 +67,7 @@ class BackgroundSaves:
         if not self._idle:
             self._feed(ev.HandsOver())
         self._state = renewed(self._state, self._mark(), self._run.settings.rank)
-        self._effects.hand_over()
+        self._effects.join_newer_run()
 
     def end(self) -> None:
         """This process ends its saves: it stops the copy and the upload."""
@@ -109,7 +109,7 @@ class BackgroundSaves:
 
     # Where a save may begin.
 
-    def at_hand_out(self, reason: str, save: BlockingSave, *, trains: bool = False) -> None:
+    def at_boundary(self, reason: str, save: BlockingSave, *, trains: bool = False) -> None:
         """All ranks are at a place where the run may stop. `reason`: why a save is due; empty if none is. Collective.
 
         `save` makes it if it is to be made at once. `trains`: the script gets a batch to train next. Raises what `save`
@@ -137,7 +137,7 @@ class BackgroundSaves:
         if state.save is None and (reason or (state.owed and not paused)):
             self._agree("says whether it can copy what it saves")
         position = progress.position() if reason else None
-        here = ev.HandOut(
+        here = ev.AtBoundary(
             progress.step,
             WISHES.get(reason, ev.Wish.NOW) if reason else None,
             reason,

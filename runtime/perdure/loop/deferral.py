@@ -68,7 +68,7 @@ class Fill(Protocol[Copied_co]):
 
 
 class _Copy(threading.Thread, Generic[Copied]):
-    """One copy, in a thread of its own."""
+    """One copy, in a separate thread."""
 
     def __init__(self, make: Callable[[], Copied | NoCopy]) -> None:
         super().__init__(name="perdure-copy", daemon=True)

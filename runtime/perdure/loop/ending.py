@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from perdure.errors import PeerLost
 from perdure.group.gloo import peer_lost
-from perdure.group.heartbeat import pulses
+from perdure.group.heartbeat import heartbeats
 from perdure.group.rendezvous import reach
 from perdure.loop.run import Run
 
@@ -90,7 +90,7 @@ def _key(rank: int) -> str:
 
 
 def _store(run: Run, seconds: float = SILENCE_SECONDS) -> Store:
-    """A connection of its own. PeerLost if the store refuses connections, or cannot be reached for that long."""
+    """A separate connection. PeerLost if the store refuses connections, or cannot be reached for that long."""
     try:
         store = ask_again(partial(reach, run.settings), seconds)
     except OSError as error:
@@ -123,10 +123,10 @@ class RanksHeard:
     def check(self, ranks: Iterable[int], now: float) -> None:
         """PeerLost if one of these ranks has sent no new heartbeat for too long, or none since the first call."""
         ranks = list(ranks)
-        found = pulses(self._store, ranks)
+        found = heartbeats(self._store, ranks)
         for rank in ranks:
-            pulse = found.get(rank, b"")
+            beat = found.get(rank, b"")
             before, since = self._heard.get(rank, (b"", now))
-            self._heard[rank] = (pulse, since if pulse == before else now)
+            self._heard[rank] = (beat, since if beat == before else now)
             if now - self._heard[rank][1] > SILENCE_SECONDS:
                 raise PeerLost(f"no heartbeat of rank {rank} came for {SILENCE_SECONDS:.0f} s after training ended")

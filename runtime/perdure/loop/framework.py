@@ -1,6 +1,6 @@
 """A framework that drives the loop in the script's place, as its adapter describes it to the session.
 
-Holds no rule of its own: the live hand-over asks the adapter whether the framework's ranks can change, and tells it
+Holds no rules: the live hand-over asks the adapter whether the framework's ranks can change, and tells it
 when they have.
 """
 

@@ -1,6 +1,6 @@
 """The script's functions for certain moments of its training: `session.on(name, fn)`.
 
-The session calls a hook, the script's own code, between two acts of its own. If training can continue without a hook,
+The session calls a hook, the script's own code, between two of its own acts. If training can continue without a hook,
 its failure is reported with the traceback, and training continues. In `init`, `collect` and `exit` a failure ends the
 process like any error of the script. A lost peer, or a newer writer, is not the fault of the hook in which it appears.
 

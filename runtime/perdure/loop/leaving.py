@@ -47,7 +47,7 @@ def save_and_leave(run: Run, saved: Callable[[], None]) -> NoReturn:
 def save_finally(run: Run) -> None:
     """Makes the run's last commit, with all ranks at the same place. Collective; UserError if they are at different
     ones."""
-    run.pulse.stop()
+    run.heartbeat.stop()
     request, position = run.requests.current, run.progress.position()
     if request:
         run.timings.note({"agree": time.monotonic() - request.at})

@@ -93,7 +93,7 @@ class Mirror:
         """Of the newest snapshot in this rank's slots. From any thread."""
         return max(self._made.values(), key=lambda stamp: stamp.place, default=None)
 
-    def at_hand_out(self, *, trains: bool) -> None:
+    def at_boundary(self, *, trains: bool) -> None:
         """All ranks are at a place where the run may stop: takes the snapshot that is due. Collective.
 
         `trains`: the script gets a batch to train next. A copy goes on meanwhile.

@@ -80,7 +80,7 @@ class Run:
     store: Store
     peers: Peers
     agreement: Agreement
-    pulse: Heartbeat
+    heartbeat: Heartbeat
     _own_collectives = 0
     """Collectives that are not the script's. A newcomer skips them."""
 

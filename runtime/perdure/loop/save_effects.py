@@ -111,7 +111,7 @@ class SaveEffects:
         self._unanswered = 0
         """How often the append that is under way was tried without an answer."""
 
-    def hand_over(self) -> None:
+    def join_newer_run(self) -> None:
         """This process is now a rank of the newer run."""
         self.deferral.settle()
         self._requests = self._last = None

@@ -6,7 +6,7 @@ the run may stop, if it is small. The image is of the last such place, if no opt
 thread writes it when a lost peer has ended the training by an exception. If the main thread hangs in a collective,
 another thread writes it, and an optimizer that would step meanwhile waits.
 
-Of a sharded model an image holds this rank's shards, or a part of what it shares with ranks that hold the same. There
+An image of a sharded model holds this rank's shards, or a part of what it shares with ranks that hold the same. There
 all ranks meet before their optimizers step, and a rank that loses another one in the meeting leaves two images
 (perdure.loop.last_step). Without another rank that holds the same, a lost rank's shards are lost with it, and there are
 no images.
@@ -54,7 +54,7 @@ class SurvivorSnapshots:
 
     def __init__(self, run: SnapshotSource) -> None:
         self._run = run
-        self._standing: SafePoint | None = None
+        self._safe_point: SafePoint | None = None
         self._touched = False
         """True if an optimizer has begun a step since then."""
         self._unseen = False
@@ -65,7 +65,7 @@ class SurvivorSnapshots:
         """True if this process may hold the only copy of the state, although it is the only rank."""
         self._renewed = False
         """True if the script has registered more since then, or is about to."""
-        self._eye = Fingerprints()
+        self._fingerprints = Fingerprints()
         self._seen: Fingerprint | None = None
         """The parameters and optimizer tensors at that place."""
         self._never = "nothing is restored yet"
@@ -166,10 +166,10 @@ class SurvivorSnapshots:
             self.join(alike)
             self._ranks = ranks
             self._seen = self._glance()
-            self._standing = self._copied(run, rank) if not self._run.progress.saved else None
-            if self._standing and own is not None:
-                stamp = replace(self._standing.stamp, world=1)
-                self._standing = replace(self._standing, stamp=stamp, rank=own)
+            self._safe_point = self._copied(run, rank) if not self._run.progress.saved else None
+            if self._safe_point and own is not None:
+                stamp = replace(self._safe_point.stamp, world=1)
+                self._safe_point = replace(self._safe_point, stamp=stamp, rank=own)
             self._touched = self._renewed = False
             self._feed(StepEvent.STOOD)
 
@@ -189,12 +189,12 @@ class SurvivorSnapshots:
         """Stops watching optimizers."""
         for hook in self._hooks:
             hook.remove()
-        self._eye.forget()
+        self._fingerprints.forget()
 
     def _obstacle(self) -> str:
         registry = self._run.registry
         if self._run.framework:
-            return f"{self._run.framework.name} keeps states of its own, which the ranks put together where they save"
+            return f"{self._run.framework.name} keeps per-rank states, which the ranks exchange only when they save"
         if registry.by_rank:
             return f"each rank has its own state of {', '.join(registry.by_rank)}: the lost rank's is lost with it"
         if any(parameter.device.type != "cpu" for parameter in registry.parameters()):
@@ -205,7 +205,7 @@ class SurvivorSnapshots:
             return f"buffers and averages have {size / 2**20:.0f} MiB: too much to be copied at each step"
         return ""
 
-    def stand(self, *, after_takeover: bool = False, behind_epoch: bool = False) -> None:
+    def reach_safe_point(self, *, after_takeover: bool = False, behind_epoch: bool = False) -> None:
         """The run might stop here: an image that is written later is of this place.
 
         `after_takeover`: another run has taken over at this place. `behind_epoch`: once an epoch, the script may change
@@ -231,9 +231,9 @@ class SurvivorSnapshots:
         self._behind_epoch = behind_epoch
         self._alike, self._ranks = self.alike, ()
         if self._run.progress.saved:
-            self._standing = None
+            self._safe_point = None
         elif moved or after_takeover or self._renewed:
-            self._standing = self._copied_in_time(self._run.settings.run or 0, self._run.rank)
+            self._safe_point = self._copied_in_time(self._run.settings.run or 0, self._run.rank)
         # Otherwise the old place stays: an image of it repeats all since, even if a save failed and the script went on.
         self._touched = self._renewed = False
 
@@ -244,16 +244,16 @@ class SurvivorSnapshots:
 
     def _glance(self) -> Fingerprint:
         registry = self._run.registry
-        return self._eye.look(registry.parameters(), registry.optimizer_tensors())
+        return self._fingerprints.look(registry.parameters(), registry.optimizer_tensors())
 
     def _copied_in_time(self, number: int, rank: int) -> SafePoint | None:
         begun = time.monotonic()
-        standing = self._copied(number, rank)
+        place = self._copied(number, rank)
         pause = self._allowance.spend(begun, time.monotonic())
         if pause:
             say(f"{TOO_LONG}: this rank leaves no image within the next {pause:.0f} s")
             return None
-        return standing
+        return place
 
     def _copied(self, number: int, rank: int) -> SafePoint | None:
         try:
@@ -382,7 +382,7 @@ class SurvivorSnapshots:
     def _tell_left(self, step: int | None, why: str) -> None:
         """Tells the agent which image there is. `why`: why there is none."""
         step = self._first if step is None else step
-        of = self._standing.stamp.run if self._standing and step is not None else 0
+        of = self._safe_point.stamp.run if self._safe_point and step is not None else 0
         if step is None and (mirrored := self._run.mirrored):
             of, step = mirrored.place
         self._run.tell(Imaged(step, why if step is None else "", of))
@@ -401,7 +401,7 @@ class SurvivorSnapshots:
 
     def _written(self) -> tuple[int | None, str]:
         """The image's step, or why there is none."""
-        standing, path = self._standing, self._run.settings.image_file
+        place, path = self._safe_point, self._run.settings.image_file
         if self._never or self._lone:
             return None, self._never or self._lone
         if not self.wanted:
@@ -412,17 +412,17 @@ class SurvivorSnapshots:
             return None, "the script has registered more since its last batch was handed out"
         if not self._stands():
             return None, "it is in the middle of a step"
-        if standing is None or path is None:
+        if place is None or path is None:
             return None, "nothing was trained since the last commit"
-        if standing.open:
-            return None, f"what the lost rank added to accumulators is lost with it: {', '.join(standing.open)}"
-        end, why = standing.write(
+        if place.open:
+            return None, f"what the lost rank added to accumulators is lost with it: {', '.join(place.open)}"
+        end, why = place.write(
             self._run, path, stands=self._stands, behind=self._end, alike=self._alike, ranks=self._ranks
         )
         if why:
             return None, why
         self._end = end
-        return standing.stamp.step, ""
+        return place.stamp.step, ""
 
     def _stands(self) -> bool:
         """Whether parameters and optimizer tensors are as they were at the last place."""

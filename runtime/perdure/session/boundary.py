@@ -30,7 +30,7 @@ from perdure.loop.requests import ExitRequest
 from perdure.loop.run import OWN_STOPPING, OWN_VALUES, Run
 from perdure.loop.saving import SaveRequests
 from perdure.loop.telemetry.events import Evaluating, PhaseBegan, RequestSeen, SaveWaited, Stepped
-from perdure.session.late import check_claimed, settle
+from perdure.session.late import check_all_registered, settle
 from perdure.session.repeated import Repeated
 from perdure.state.write_detection import Fingerprint, Fingerprints
 from perdure.wire import Env
@@ -59,7 +59,7 @@ class Boundary:
         """True once everything is saved and `should_stop` has returned True. The script gets no further batch."""
         self._departing: BaseException | None = None
         """The exception that left the script, or that replaced it because leaving failed."""
-        self.handing = LiveHandover(run)
+        self.live_handover = LiveHandover(run)
         self.newcomer: Newcomer | None = None
         """Set while this process waits to join a living run, until its first batch."""
         self._due = ""
@@ -69,8 +69,8 @@ class Boundary:
         self._request_traced = False
         self.begin_evaluation: Callable[[str], None] = lambda _: None
         """Opens the run if an evaluation begins outside of the epoch loops."""
-        self._eye = Fingerprints()
-        self._stood: Fingerprint | None = None
+        self._fingerprints = Fingerprints()
+        self._weights_after_epoch: Fingerprint | None = None
         """The weights after an epoch's last step, while the rest of its body runs."""
         self._said_other = False
         self._repeated = Repeated(run)
@@ -94,7 +94,7 @@ class Boundary:
 
     def batch_requested(self, source: Source[Any]) -> None:
         """The script requests its next batch: does what is due, if the run may stop here."""
-        if self._run.registry.unclaimed:
+        if self._run.registry.not_registered_yet:
             settle(self._run)
         stops = self._progress.batch_requested(source)
         if source.evaluates:
@@ -110,7 +110,7 @@ class Boundary:
         joins = self.newcomer is not None
         if self.newcomer and not self._first_batch(source, self.newcomer):
             return
-        self._run.images.stand(after_takeover=joins)
+        self._run.images.reach_safe_point(after_takeover=joins)
         if self._lost:
             raise self._lost
         if self.leaving:
@@ -120,7 +120,7 @@ class Boundary:
                 self.save_if_due()  # newcomers do not know the pin
             self._hand_over(source)
         self.save_if_due(trains=not source.evaluates)
-        self._run.mirror.at_hand_out(trains=not source.evaluates)
+        self._run.mirror.at_boundary(trains=not source.evaluates)
 
     def _have_own_weights(self, doing: str) -> bool:
         """Whether the models have the weights that the epoch's last step left. Collective if all ranks have to act.
@@ -128,9 +128,9 @@ class Boundary:
         An evaluation may replace them, for example by an average, and restore them afterwards. Nothing is saved
         meanwhile.
         """
-        if self._stood is None or self.epoch is None:
+        if self._weights_after_epoch is None or self.epoch is None:
             return True
-        have = self._eye.look(self._run.registry.parameters()).elements == self._stood.elements
+        have = self._fingerprints.look(self._run.registry.parameters()).elements == self._weights_after_epoch.elements
         if self.leaving or self._due or self._run.agreement.attempt:
             have = all(self._run.peers.gather(f"{doing} in the rest of an epoch", have))
         if not have and self.leaving and not self._said_other:
@@ -181,21 +181,21 @@ class Boundary:
         run = self._run
         self._note(run.agreement.collect())
         run.mirror.settle()
-        self._stood = None  # newcomers have none either
+        self._weights_after_epoch = None  # newcomers have none either
         if not self.leaving and run.agreement.attempt:
             try:
-                with run.pulse.paused():
-                    self.leaving = self.handing.hand_over(Stop(source.name, self._due, self.exhausted))
+                with run.heartbeat.paused():
+                    self.leaving = self.live_handover.hand_over(Stop(source.name, self._due, self.exhausted))
             except BaseException as error:
                 self._departing = error  # if a leaver's script catches it, the process is still no rank any more
                 raise
         if self.leaving:
             self.leave()
-        self._run.images.stand(after_takeover=True)
+        self._run.images.reach_safe_point(after_takeover=True)
 
-    def handed(self, source: Source[Any]) -> None:
+    def batch_handed_out(self, source: Source[Any]) -> None:
         """A batch goes to the script."""
-        self._progress.handed(source)
+        self._progress.batch_handed_out(source)
         if not source.evaluates:
             self._run.evaluated.begin_step()
 
@@ -207,7 +207,7 @@ class Boundary:
             self._run.tell(PhaseBegan(TrainerPhase.TRAINING))
         if source.evaluates or not self._progress.in_rest or self._run.joining:
             return
-        self._stood = self._eye.look(self._run.registry.parameters())
+        self._weights_after_epoch = self._fingerprints.look(self._run.registry.parameters())
         if self.leaving and not source.left:
             self._save_in_case()
 
@@ -224,15 +224,15 @@ class Boundary:
         run.checkpointer  # noqa: B018 - raises if nothing is restored
         run.background.settle()
         run.mirror.before_step()
-        check_claimed(run)
+        check_all_registered(run)
         run.evaluated.end_look()
         ids = progress.finish_step()
         self._repeated.stepped()
-        self._stood = None
+        self._weights_after_epoch = None
         if not self._stepped:
             self._has_begun()
         run.tell(Stepped(progress.step, progress.epochs_done, ids, alone=run.images.lost is not None))
-        run.pulse.stepped()
+        run.heartbeat.stepped()
         if progress.step == run.settings.exit_at_step:
             run.requests.ask(f"{Env.EXIT_AT_STEP}={progress.step}")
         if run.schedule.after_step(progress.step):
@@ -282,9 +282,9 @@ class Boundary:
     def leave(self) -> NoReturn:
         """Saves and leaves, on all ranks. Raises the same exception again if the script has caught it."""
         self.go_on()
-        self.handing.leaving()
+        self.live_handover.leaving()
         try:
-            save_and_leave(self._run, self.handing.saved)
+            save_and_leave(self._run, self.live_handover.saved)
         except BaseException as error:
             self._departing = error
             raise
@@ -301,7 +301,7 @@ class Boundary:
 
     def end_epoch(self) -> None:
         """An epoch's body is done: reads requests to leave that came meanwhile."""
-        self._stood = None
+        self._weights_after_epoch = None
         self._check_at_once(CheckpointCall.END)
         if self._run.schedule.after_epoch(self._progress.epochs_done):
             self._due = self._due or "epoch"
@@ -311,28 +311,28 @@ class Boundary:
         gets a batch to train next."""
         due, self._due = self._due, ""
         save = partial(self._save_now, goal=goal)
-        self._at_hand_out("" if self._progress.saved else due, save, trains=trains)
+        self._at_boundary("" if self._progress.saved else due, save, trains=trains)
 
     def save(self, reason: str) -> None:
         """Makes a checkpoint now. If the store fails, that is reported and training continues."""
-        self._at_hand_out(reason, self._save_now)
+        self._at_boundary(reason, self._save_now)
 
-    def _at_hand_out(self, reason: str, save: BlockingSave, *, trains: bool = False) -> None:
+    def _at_boundary(self, reason: str, save: BlockingSave, *, trains: bool = False) -> None:
         """Makes or begins the save that is due for this reason, and reports how long the script waited for it."""
         if not reason:
-            self._run.background.at_hand_out("", save, trains=trains)
+            self._run.background.at_boundary("", save, trains=trains)
             return
         self._run.tell(PhaseBegan(TrainerPhase.SAVING))
         begun = time.monotonic()
         try:
-            self._run.background.at_hand_out(reason, save, trains=trains)
+            self._run.background.at_boundary(reason, save, trains=trains)
         finally:
             self._run.tell(SaveWaited(time.monotonic() - begun))
 
     def _save_now(self, reason: str, *, goal: bool = False) -> None:
         run = self._run
         try:
-            with run.pulse.paused():
+            with run.heartbeat.paused():
                 done = run.checkpointer.periodic(self._progress.position(), reason)
         finally:
             run.tell_failures()
@@ -355,7 +355,7 @@ class Boundary:
             news = wants_exit or save or exhausted or save_number
             votes = Votes(wants_exit, save, exhausted, save_number=save_number) if news else NOTHING
             try:
-                self._note(self._run.agreement.check(self._progress.step, kind, votes, self.handing.look))
+                self._note(self._run.agreement.check(self._progress.step, kind, votes, self.live_handover.look))
             except PeerLost as error:
                 if not self._run.images.wanted:
                     raise
@@ -368,7 +368,7 @@ class Boundary:
         if self._lost:
             raise self._lost
         if not self.leaving and not self._run.joining:
-            votes = Votes(exit=self._wants_exit, attempt=self.handing.look())
+            votes = Votes(exit=self._wants_exit, attempt=self.live_handover.look())
             self._note(self._run.agreement.at_once(self._progress.step, kind, votes))
 
     @property
@@ -379,7 +379,7 @@ class Boundary:
 
     @property
     def _wants_exit(self) -> bool:
-        return self._run.requests.seen or self.handing.exit_wanted
+        return self._run.requests.seen or self.live_handover.exit_wanted
 
     def _note(self, agreed: Votes) -> None:
         self.leaving = agreed.exit

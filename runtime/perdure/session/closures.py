@@ -1,6 +1,6 @@
 """Averages over ranks the loss that an optimizer's closure returns.
 
-Optimizers such as LBFGS call a closure until the loss satisfies a line search. With a loss of its own each rank would
+Optimizers such as LBFGS call a closure until the loss satisfies a line search. With its own loss each rank would
 call the closure a different number of times, and the ranks would deadlock in collectives that do not match. Gradients
 are means over ranks. With the mean loss as well, all ranks decide alike, as one process with the whole batch would.
 Owned by `Session`.

@@ -1,4 +1,4 @@
-"""The implementation behind `Session`: connects the layers below, and contains no rules of its own.
+"""The implementation behind `Session`: connects the layers below, and contains no rules.
 
 Those say how a process joins its run (joining) and continues from a commit (resuming), where the run may stop
 (boundary), what the work is (job), how a process leaves (leaving) and what it reports (reporting). For one thread. Made
@@ -113,7 +113,7 @@ class Core:
         else:
             attach(self.run)
         tells = settings.rank == 0 and not settings.preview
-        self._firsts = FirstSteps(self._first_weights) if tells else None
+        self._unregistered_check = FirstSteps(self._first_weights) if tells else None
         self._held = HeldGradients() if tells else None
         self._closures = None if settings.preview else Closures(self.run)
         self._watch = ExitWatch(self._tell_error, self._explained)
@@ -188,8 +188,8 @@ class Core:
     def step(self, *, exhausted: bool) -> None:
         """One optimizer step is done."""
         self.boundary.step(exhausted=exhausted)
-        if self._firsts:
-            self._firsts.stepped(scripts_own(self.run), self.run.user_state)
+        if self._unregistered_check:
+            self._unregistered_check.stepped(scripts_own(self.run), self.run.user_state)
         if self._held and self._held.stepped(self.run):
             self._held = None
 
@@ -225,8 +225,8 @@ class Core:
         run = self.run
         current.closed(self)
         atexit.unregister(self._at_exit)
-        if hasattr(run, "pulse"):  # otherwise it is connected to no rank
-            run.pulse.stop()
+        if hasattr(run, "heartbeat"):  # otherwise it is connected to no rank
+            run.heartbeat.stop()
         lift_guard()
         run.requests.before_first_step(None)
         run.requests.release()
@@ -234,7 +234,7 @@ class Core:
         run.background.end()
         run.mirror.end()
         run.evaluated.end_look()
-        for looks in (self._firsts, self._held, self._closures):
+        for looks in (self._unregistered_check, self._held, self._closures):
             if looks:
                 looks.end()
         self._watch.stop()

@@ -20,7 +20,7 @@ from perdure.loop.data.source import Source
 from perdure.loop.hooks import HookName, Hooks
 from perdure.loop.position.stopping import Goal
 from perdure.loop.run import OWN_STOPPING, OWN_VALUES, Run
-from perdure.session.description import Description, Finding, Handed, Loop, Moment, Registered, StartPoint
+from perdure.session.description import Description, Finding, LoaderDescription, Loop, Moment, Registered, StartPoint
 from perdure.session.forgotten import forgotten
 from perdure.session.validating import findings, live_optimizers
 
@@ -51,7 +51,7 @@ def describe(
         start=start or _start_of(run),
         loop=_loop_of(run, goal, loop),
         phases=_phases_of(run.hooks),
-        loaders=tuple(_handed(source, run.world) for source in run.progress.sources),
+        loaders=tuple(_describe_loader(source, run.world) for source in run.progress.sources),
         registered=_registered_of(run),
         findings=tuple(_findings(run)),
     )
@@ -93,13 +93,13 @@ def _phases_of(hooks: Hooks) -> tuple[Moment, ...]:
     return tuple(Moment(name.value, functions) for name, functions in named if functions)
 
 
-def _handed(source: Source[Any], world: int) -> Handed:
+def _describe_loader(source: Source[Any], world: int) -> LoaderDescription:
     if not isinstance(source, Loader):
-        return Handed(source.name, len(source), None, source.unit, (), shuffle=False, drop_last=False)
+        return LoaderDescription(source.name, len(source), None, source.unit, (), shuffle=False, drop_last=False)
     plan = source.plan
     least, more = divmod(plan.batch, world)
     shares = tuple(least + (rank < more) for rank in range(world))
-    return Handed(plan.name, len(source), plan.samples, plan.batch, shares, plan.shuffle, plan.drop_last)
+    return LoaderDescription(plan.name, len(source), plan.samples, plan.batch, shares, plan.shuffle, plan.drop_last)
 
 
 def _registered_of(run: Run) -> tuple[Registered, ...]:

@@ -77,7 +77,7 @@ class Moment:
 
 
 @dataclass(frozen=True)
-class Handed:
+class LoaderDescription:
     """What a loader, or `session.steps`, hands out."""
 
     name: str
@@ -172,7 +172,7 @@ class Description:
     """The current loop, or the last one; None before the first."""
     phases: tuple[Moment, ...]
     """The hooks, by moment."""
-    loaders: tuple[Handed, ...]
+    loaders: tuple[LoaderDescription, ...]
     registered: tuple[Registered, ...]
     findings: tuple[Finding, ...] = ()
     """Mistakes, as far as they can be seen."""

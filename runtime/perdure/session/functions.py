@@ -35,7 +35,7 @@ class Progress:
     batch_index: int
     """Batches of this epoch that an earlier run has handed out, from the loader whose pass is resumed."""
     exhausted: bool
-    """Whether some rank has called `step(exhausted=True)`: for scripts that bring samples of their own."""
+    """Whether some rank has called `step(exhausted=True)`: for scripts with their own samples."""
     save_failures: int
     """How many periodic checkpoints failed in a row; 0 after one that succeeds."""
 
@@ -75,7 +75,7 @@ def describe(session: Session) -> Description:
 
 
 def poll(session: Session) -> None:
-    """A place where a long evaluation may be interrupted. All ranks call it alike.
+    """A place where a long evaluation may be interrupted. All ranks call it equally often.
 
     After an epoch's last batch, and before its first one, the run leaves here if it was asked to; a resumed run repeats
     that part. Between two steps it leaves only when the time is nearly over.

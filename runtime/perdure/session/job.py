@@ -31,7 +31,7 @@ _TRAINED: Final[set[tuple[str, int | None]]] = set()
 """What sessions of this process have trained to a goal: roots, with the number of the run that the process began in."""
 _ONE_SESSION: Final = (
     "train several models, those of a cross validation say, in one session: register each under its own name, and give "
-    "it a loop and a loader of its own"
+    "it its own loop and loader"
 )
 
 
@@ -248,7 +248,7 @@ class EpochLoops:
     def _complete(self, status: Status) -> None:
         run, left = self._run, self._time_for_goal()
         wait_for_all(run)
-        run.pulse.stop()
+        run.heartbeat.stop()
         run.tell(GoalReached(self._progress.step))
         reports = run.peers.gather(
             "has done its work", {"unknown": status is Status.UNKNOWN, "result": run.result.value}
@@ -305,7 +305,7 @@ class EpochLoops:
             self._tell_left_over(str(source), left)
         if reasons:
             self._stop(reasons)
-        run.images.stand(behind_epoch=True)  # what follows may take long, a save for example
+        run.images.reach_safe_point(behind_epoch=True)  # what follows may take long, a save for example
         self._boundary.end_epoch()
         if self._is_over(goal):
             return
@@ -317,7 +317,7 @@ class EpochLoops:
         """A peer is lost, but this rank has finished the epoch's body: the image is of that state."""
         with contextlib.suppress(UserError):
             self._progress.finish_epoch()
-            self._run.images.stand()
+            self._run.images.reach_safe_point()
 
     def _leave(self, how: Departure) -> None:
         """The script has left its loop before the last epoch. If everything was saved by then, there is nothing to
@@ -351,7 +351,7 @@ class EpochLoops:
             reasons = agreed(run.peers.gather("has left its epoch loop", run.stopping.requested or [BREAK]))
             progress.finish_epoch()
             self._stop(reasons)
-            run.images.stand(behind_epoch=True)
+            run.images.reach_safe_point(behind_epoch=True)
             self._reach(goal)
         except BaseException as error:  # noqa: BLE001 - raised at the session's next call
             self._trouble = error
@@ -394,9 +394,9 @@ class EpochLoops:
         """Makes the run's last commit, unless it is made: nothing is left to train or to evaluate."""
         run, progress = self._run, self._progress
         self._reopened = False
-        self._quiet.enter_context(run.pulse.paused())
+        self._quiet.enter_context(run.heartbeat.paused())
         run.requests.before_first_step(None)
-        self._boundary.handing.goal_reached()
+        self._boundary.live_handover.goal_reached()
         run.spread_buffers()  # otherwise an evaluation or an export after the loop would have each rank's own buffers
         if not progress.saved and self._saves_goal():
             run.tell_commit(goal=True)
@@ -439,7 +439,7 @@ class EpochLoops:
         elif self._completed_before:
             say(f"already complete at {root}, step {step}: nothing is left to train")
         else:
-            say(f"trained to its goal at {root}, step {step}: what comes after the training is done again")
+            say(f"trained to its goal at {root}, step {step}: the code after the training runs again")
 
     def _tell_left_over(self, source: str, batches: int) -> None:
         if self._run.rank == 0 and source not in self._reported_left_over:

@@ -66,18 +66,18 @@ def register_late(
 
 def settle(run: Run, *, strict: bool = False) -> None:
     """Restores from the checkpoint what the script has added to registered modules and optimizers."""
-    if run.registry.unclaimed:
+    if run.registry.not_registered_yet:
         run.background.settle()
         run.mirror.settle()
     if run.registry.settle(strict=strict):
         run.images.renew()
 
 
-def check_claimed(run: Run) -> None:
+def check_all_registered(run: Run) -> None:
     """A step is done. UserError if the saved training had objects that this one lacks, or if the script has changed an
     optimizer's groups in a way that no later run could load."""
     settle(run, strict=True)
-    if names := run.registry.unclaimed:
+    if names := run.registry.not_registered_yet:
         raise UserError(
             f"{awaits(names)}, and this run has trained a step without: map old names to new ones with "
             f"register(rename={{...}}), or use another root"
@@ -97,5 +97,5 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _left(run: Run) -> str:
-    names = run.registry.unclaimed
+    names = run.registry.not_registered_yet
     return f" (it holds {', '.join(names)}, which are not registered yet)" if names else ""

@@ -68,7 +68,7 @@ class Preview:
             return
         self.restore()
         self.done, run = True, self._run
-        run.pulse.stop()
+        run.heartbeat.stop()
         described = self._describe()
         if not any(finding.certain for finding in described.findings):  # otherwise this finds the same in other words
             self._rehearse()

@@ -140,7 +140,7 @@ def _with_merged(run: Run, state: RankState, parts: Sequence[Mapping[str, Any]])
     held = [*state.objects, *state.shared, *state.replicated]
     own, _ = on_all(
         run.peers,
-        "merges what each rank had of its own",
+        "merges per-rank state",
         lambda: (run.registry.merged(parts, rank=run.rank, world=run.world, held=held), None),
     )
     return replace(state, rank=with_own(state.rank, own))

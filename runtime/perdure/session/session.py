@@ -62,12 +62,13 @@ class Session:
             deterministic: Makes a resumed run equal bit for bit with more than two ranks too, at some cost.
             seed: For the order of samples, and for random states that cannot be resumed.
             timeout_seconds: How long a collective call waits for a rank that hangs.
-            exit_signals: Signals that ask the run to save and leave. SIGTERM and Ctrl-C always do.
-            exit_file: A JSON file that asks the same while its key `GracefulExit` equals 1. One rank that sees it is
-                enough. A missing or malformed file asks for nothing.
+            exit_signals: Signals that request the run to save and leave. SIGTERM and Ctrl-C always do.
+            exit_file: A JSON file that requests the same while its key `GracefulExit` equals 1. It is enough if one
+                rank sees it. A missing or malformed file requests nothing.
             max_save_failures: Training ends with StorageError when so many periodic saves fail in a row. None: never.
             resume_from: Where to begin instead of at the newest commit: one of `epoch`, `step`, `seq` and `pin`, and
-                `uri` for a commit of another root. It counts once: a later run with the same words resumes normally.
+                `uri` for a commit of another root. It counts once: a later run with the same value resumes
+                normally.
 
         Raises:
             UserError: For a signal that cannot be caught, a limit below 1, or a commit that does not exist.
@@ -140,7 +141,7 @@ class Session:
         """The model as training calls it: through DistributedDataParallel if there are several ranks.
 
         `options` go to DistributedDataParallel. Your model is the wrapper's `module`. UserError for a sharded model,
-        which averages its gradients by itself, and on every rank if they train parameters of other shapes or strides.
+        which averages its gradients by itself, and on every rank if the ranks' parameters differ in shape or strides.
         """
         refuse_sharded(model)
         replica = wrapping.Replica(model, deterministic=self._core.deterministic, options=options)
@@ -158,7 +159,7 @@ class Session:
         """Adds to the state of training: modules, optimizers, schedulers, anything with a state_dict.
 
         Objects registered after `perdure.restore`, or within an epoch, get their part of the checkpoint at once. A
-        resumed run must register them again before its first step. All ranks register alike.
+        resumed run must register them again before its first step. All ranks register the same names.
 
         Args:
             absent: `"keep"`: objects and tensors that the checkpoint lacks stay as the script made them, and the log
@@ -171,7 +172,7 @@ class Session:
             things: The objects by the names that they have in the checkpoint.
 
         Raises:
-            UserError: For a name that is taken, an object without state, or a `merge` that cannot be or comes late.
+            UserError: For a name that is taken, an object without state, or a `merge` that is invalid or too late.
         """
         register(self._core.run, things, absent=absent, rename=rename or {}, merge=merge or {})
 
@@ -202,7 +203,7 @@ class Session:
             name: What the checkpoint calls this loader's position.
             train: False for an evaluation: no step consumes its batches, any number of passes is allowed, and each
                 pass below or above the batch loop resumes where it was interrupted.
-            shuffle: By default as `train` is.
+            shuffle: By default the value of `train`.
             seed: By default the session's.
             drop_last: Leaves out the last batch if it is smaller.
             per_epoch: Samples of one epoch, of all ranks together: the first ones of its order.
@@ -259,8 +260,8 @@ class Session:
 
         Args:
             loss: This rank's mean.
-            n: How many items the mean is over, if samples have unequally many (tokens, say). Then the call is
-                collective: all ranks make it equally often.
+            n: How many items the mean is over, if samples have different numbers of items, such as tokens. Then the
+                call is collective: all ranks make it equally often.
             of: This rank's items in the whole step, if gradients accumulate. UserError on all ranks if it is no number.
         """
         return weighted(self._core.run, loss, n, of)
@@ -279,7 +280,7 @@ class Session:
         self._core.boundary.mark(pin)
 
     def close(self) -> None:
-        """Gives back signals, hooks and process groups. The end of `with`, or of the interpreter, does the same."""
+        """Restores signal handlers and frees process groups. The end of `with`, or of the interpreter, does so, too."""
         self._core.close()
 
     def __enter__(self) -> Session:

@@ -84,7 +84,7 @@ def steps_of(core: Core, count: int) -> Steps:
     """The step numbers from 0 to `count`-1. Another `count` makes a new source, unless the known one has handed out
     numbers."""
     known = core.run.progress.source(STEPS)
-    if isinstance(known, Steps) and (known.end == count or known.handed):
+    if isinstance(known, Steps) and (known.end == count or known.handed_out):
         return known
     steps = Steps(core.boundary, count)
     core.run.progress.add(steps)

@@ -9,7 +9,8 @@ pending_state    what a checkpoint holds of objects that are registered late
 variables        what a script holds in its own variables, with parts
 userstate        a script's plain values, `session.state`
 rng              the random generators' states, with python_random and numpy_random
-wrapping         the model in DistributedDataParallel, with keepers
+wrapping         the model in DistributedDataParallel, with keepers and parameter_layouts
+fully_sharded    takes a model that is sharded by FSDP2 to other ranks; shards: how a module is sharded
 collecting       the trained tensors, for exports
 holding          optimizers that other objects hold, with living
 outline          what a module is made of, as of the last walk

@@ -1,7 +1,8 @@
 """What a `collect` hook gets: the trained tensors of the registered objects, one at a time.
 
-Of modules and other objects, not of optimizers, because it is for exports. A tensor in this machine's memory is the
-live one. Any other is a copy of just that tensor, so nothing is held twice. Called by perdure.session.job on rank 0.
+It gets those of modules and other objects, not of optimizers, because it is for exports. A tensor in this machine's
+memory is the live one. Any other is a copy of just that tensor, so nothing is held twice. Called by perdure.session.job
+on rank 0.
 """
 
 from __future__ import annotations

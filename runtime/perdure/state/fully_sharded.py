@@ -134,7 +134,7 @@ def _obstacle(module: nn.Module, present: Iterable[Tensor], world: int) -> str:
         if _root(info.mesh).mesh.flatten().tolist() != list(range(world)):
             return "is sharded over some of the ranks, or in another order"
         if info.reduce_scatter_process_group is not None:
-            return "has a process group of its own for gradients"
+            return "has a separate process group for gradients"
     if any(mesh._dim_group_names is None or mesh._pg_registry is None for mesh in meshes([module])):  # noqa: SLF001
         return "has a mesh without process groups"
     if len({tuple(_root(info.mesh).shape) for info in infos([module])}) > 1 or _several([module]):
@@ -195,7 +195,7 @@ def elastic_mesh(modules: Sequence[nn.Module]) -> ElasticMesh:
     """The mesh over which they are sharded. UserError if there are several."""
     shapes = {tuple(_root(info.mesh).shape) for info in infos(modules)}
     if len(shapes) != 1 or _several(modules):
-        raise UserError("the sharded models have meshes of their own: shard them over one")
+        raise UserError("the sharded models have different meshes: shard them over one")
     return ElasticMesh(shapes.pop())
 
 
@@ -420,7 +420,7 @@ class Resharded:
             self._made = {id(param.sharded_param): self._make(param) for param in _params(modules)}
         for mesh in _parts_of(self._meshes.values()):
             keepers.disregard(mesh)  # torch has made it beside ours, and DTensor's caches keep it
-        self._rooms: dict[int, Tensor] = {}
+        self._padded: dict[int, Tensor] = {}
         """The memory with padding of each parameter's part, by the parameter's id."""
 
     def fits(self, modules: Iterable[nn.Module]) -> bool:
@@ -432,31 +432,31 @@ class Resharded:
         made = self._made.get(id(param.sharded_param))
         return made is not None and made.param is param and made.dtype == param.sharded_param.dtype
 
-    def room(self, tensor: Tensor) -> tuple[Tensor, Box]:
+    def memory_for(self, tensor: Tensor) -> tuple[Tensor, Box]:
         """New memory for this rank's part of a parameter or an optimizer's state, and the box that belongs there."""
         box = self._box(tensor)
         made = self._made.get(id(tensor))
         if made is None:
             return torch.empty(box.sizes, dtype=tensor.dtype), box
         padded = torch.zeros(made.padded, dtype=tensor.dtype)
-        self._rooms[id(tensor)] = padded
+        self._padded[id(tensor)] = padded
         return padded.narrow(made.dim, 0, box.sizes[made.dim]), box
 
     def install(self, found: Sequence[tuple[Tensor, Tensor]]) -> None:
         """Makes the modules, whose meshes are the newer run's already, those of the new rank and size. `found`: each
-        sharded tensor with its filled room."""
-        rooms = {id(tensor): room for tensor, room in found}
+        sharded tensor with its filled memory."""
+        memories = {id(tensor): memory for tensor, memory in found}
         for made in self._made.values():
             param, tensor = made.param, made.tensor
             vars(param).update(made.values)
-            param._sharded_param_data = self._rooms[id(tensor)].view(-1)  # noqa: SLF001
+            param._sharded_param_data = self._padded[id(tensor)].view(-1)  # noqa: SLF001
             param._sharding_spec_by_dtype.clear()  # noqa: SLF001
             param.all_gather_outputs = []
             vars(param).pop("_unsharded_param", None)
-            _become(tensor, rooms.pop(id(tensor)), param._sharding_spec)  # noqa: SLF001
-        for tensor, room in found:
-            if id(tensor) in rooms:
-                _become(tensor, room, _spec_over(tensor._spec, tensor._spec.mesh))  # type: ignore[attr-defined]  # noqa: SLF001
+            _become(tensor, memories.pop(id(tensor)), param._sharding_spec)  # noqa: SLF001
+        for tensor, memory in found:
+            if id(tensor) in memories:
+                _become(tensor, memory, _spec_over(tensor._spec, tensor._spec.mesh))  # type: ignore[attr-defined]  # noqa: SLF001
         _forget_layouts()
 
     def _box(self, tensor: Tensor) -> Box:
@@ -562,9 +562,9 @@ def _ranked(rank: int) -> Iterator[None]:
         setattr(device_mesh, _GET_RANK, found)
 
 
-def _become(tensor: Any, room: Tensor, spec: Any) -> None:
+def _become(tensor: Any, memory: Tensor, spec: Any) -> None:
     """Gives a sharded tensor other memory and another layout. Its shape is the whole one's, and stays."""
-    tensor._local_tensor, tensor._spec = room, spec  # noqa: SLF001
+    tensor._local_tensor, tensor._spec = memory, spec  # noqa: SLF001
 
 
 def strays(known: Collection[Tensor], modules: Iterable[nn.Module]) -> list[Tensor]:

@@ -65,7 +65,7 @@ def merged(name: str, merge: Merge, parts: Sequence[Mapping[str, Any]], *, rank:
 
 
 def with_own(rank: Any, own: Mapping[str, Any]) -> dict[str, Any]:
-    """The state of a rank in another world: None or what all ranks have alike, with these states of its own."""
+    """The state of a rank in another world: None or what all ranks have alike, with these per-rank states."""
     return {"rng": {}, "asked": [], **(rank or {}), BY_RANK: own}
 
 

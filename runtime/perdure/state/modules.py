@@ -171,7 +171,7 @@ class Module:
     def set_modes(self, modes: Modes) -> list[str]:
         """Restores them; returns the parameters that are now frozen or trained otherwise than before. Parts that were
         made since have that of the part around them, and parameters that began as something else than in the
-        checkpoint's run stay as they are. Nothing of the script's is called, because a train() of its own may leave
+        checkpoint's run stay as they are. Nothing of the script's is called, because a custom train() may leave
         some parts as they are."""
         self.outline.parameters()
         found: dict[str, bool] = {}

@@ -1,6 +1,6 @@
 """What an object of a script holds, with the paths by which people would name it.
 
-Nothing of the script's is called: no property, and no method of a list or mapping of its own.
+Nothing of the script's is called: no property, and no method of a custom list or mapping.
 
 Called by perdure.state.variables and perdure.loop.data.randomness.
 """

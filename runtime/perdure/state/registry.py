@@ -91,7 +91,7 @@ class Registry:
         """The known facts about the checkpoint's tensors, by their present names."""
         self._late: set[str] = set()
         """Objects that were registered after the run had begun."""
-        self._unclaimed = PendingState()
+        self._pending = PendingState()
         """What the checkpoint holds of late objects that are not registered yet."""
         self._parts = PendingState()
         """What the checkpoint holds of parts that registered modules do not have yet."""
@@ -213,13 +213,13 @@ class Registry:
         """What came after the run had begun, in this run or in the checkpoint's: objects, and, as of the last read,
         tensors of modules and groups of optimizers."""
         late = [module.late for module in self._modules.values()] + [one.late for one in self._optimizers.values()]
-        return sorted({*self._late, *self._unclaimed.objects, *self._parts.tensors, *chain.from_iterable(late)})
+        return sorted({*self._late, *self._pending.objects, *self._parts.tensors, *chain.from_iterable(late)})
 
     @property
-    def unclaimed(self) -> list[str]:
+    def not_registered_yet(self) -> list[str]:
         """What the checkpoint holds and the script has not registered, made or added yet."""
         groups = chain.from_iterable(optimizer.waiting for optimizer in self._optimizers.values())
-        return sorted([*self._unclaimed.objects, *self._parts.tensors, *groups])
+        return sorted([*self._pending.objects, *self._parts.tensors, *groups])
 
     def awaited(self, saved: Mapping[str, Any]) -> list[str]:
         """Late objects of a checkpoint that are not registered now."""
@@ -278,10 +278,10 @@ class Registry:
             objects[name] = split(state, f"{name}.", replicated)
         for name in [name for name, tensor in replicated.items() if boxes.is_sharded(tensor)]:
             shared[name] = replicated.pop(name)  # no rank has all of it
-        unclaimed = self._unclaimed | self._parts
-        shared |= unclaimed.shared
-        replicated |= unclaimed.replicated
-        objects |= unclaimed.objects
+        pending = self._pending | self._parts
+        shared |= pending.shared
+        replicated |= pending.replicated
+        objects |= pending.objects
         if late := self.late:
             objects[LATE] = late
         return RankState(shared, replicated, objects, rank, loose)
@@ -307,7 +307,7 @@ class Registry:
         """What `rank` of a world of another size continues with, from the old ranks' states: encoded, under the names
         of a checkpoint that holds the names `held`. UserError if the script's function fails."""
         renames = self._renames.of(held)
-        names = parts[0] if parts else ()  # if rank 0 has no state of its own, its state is for all ranks
+        names = parts[0] if parts else ()  # if rank 0 has no per-rank state, its state is for all ranks
         return {name: merged(name, self._merges[renames(name)], parts, rank=rank, world=world) for name in names}
 
     def load_own(self, own: Mapping[str, Any]) -> None:
@@ -490,13 +490,13 @@ class Registry:
             self._check_own(objects, own)
             self.load_own(own)
         whole = PendingState(objects, shared, replicated)
-        self._unclaimed, self._parts = whole.besides(self.names), self._lacking(whole.of(self.names))
+        self._pending, self._parts = whole.besides(self.names), self._lacking(whole.of(self.names))
         self._note_groups()
         self.loaded = True
 
     def _note_groups(self) -> None:
         """Notes the groups: a scheduler that is made late sets its optimizer's rates as at a start."""
-        held = self._unclaimed.objects
+        held = self._pending.objects
         self._restored = {name: one.groups() for name, one in self._optimizers.items() if held}
 
     def _lacking(self, found: PendingState) -> PendingState:
@@ -566,9 +566,9 @@ class Registry:
         Returns the names that it does not hold, and the modules' tensors that are kept. UserError if it holds other
         objects under these names; then nothing is claimed.
         """
-        renames = (Renames() | rename).of(self._unclaimed.held)
-        unclaimed, known = self._unclaimed.called(renames), {renames(name): item for name, item in self._items.items()}
-        claimed = unclaimed.of(names)
+        renames = (Renames() | rename).of(self._pending.held)
+        pending, known = self._pending.called(renames), {renames(name): item for name, item in self._items.items()}
+        claimed = pending.of(names)
         self._marked = {renames(name) for name in self._marked}
         with self._claiming():
             places = self._places(claimed.objects, claimed.items(known))
@@ -580,7 +580,7 @@ class Registry:
             for name in self._restored.keys() - claimed.objects.keys():
                 self._optimizers[name].put_back(self._restored[name])
         self._parts |= self._lacking(claimed)
-        self._unclaimed, self._items = unclaimed.besides(names), known
+        self._pending, self._items = pending.besides(names), known
         self._note_groups()
         return sorted(set(names) - claimed.objects.keys()), kept
 

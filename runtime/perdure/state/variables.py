@@ -2,7 +2,7 @@
 names.
 
 Only variables of the script's own functions and modules are searched, with what their values hold, and those of other
-modules of its own from which it has something. Before Python 3.13 a function's variables are seen as a copy, which the
+of its own modules from which it has something. Before Python 3.13 a function's variables are seen as a copy, which the
 function's frame keeps with all that is in it; so the copy is emptied again. A script that may have requested that copy
 itself, for example by `locals()`, is left alone.
 

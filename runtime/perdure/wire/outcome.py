@@ -70,7 +70,7 @@ class ExitKind(StrEnum):
     COMPLETED = "completed"  # the goal is reached and in the log
     CHECKPOINTED = "checkpointed"  # asked to leave; the final commit is in the log
     HANDED_OVER = "handed-over"  # its run continues without it, in the living processes of the others
-    STOPPED = "stopped"  # asked to leave; ended without a commit of its own
+    STOPPED = "stopped"  # asked to leave; ended without its own commit
     EXIT_TIMEOUT = "exit-timeout"  # asked to leave; killed at the deadline
     FAILED = "failed"
     PEER_LOST = "peer-lost"  # another rank went away
@@ -350,5 +350,5 @@ def _failure(value: Any) -> Failure | None:
     try:
         kind = ErrorKind(str(value.get("kind")))
     except ValueError:
-        kind = ErrorKind.EXIT  # a newer agent's kind: still a failure of its own
+        kind = ErrorKind.EXIT  # a newer agent's kind: still a failure
     return Failure(kind, string(value, "name", ""), string(value, "tail", ""))

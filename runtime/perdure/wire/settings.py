@@ -1,7 +1,7 @@
 """A Session's settings, read once from the environment.
 
 In Kubernetes the operator and the agent set all variables. Under torchrun there are torch's own variables. On a laptop
-there are none, and the defaults make `python train.py` a run of its own. No torch here, and no side effects. Called by
+there are none, and the defaults make `python train.py` its own run. No torch here, and no side effects. Called by
 `Session.from_env`.
 """
 
@@ -58,7 +58,7 @@ class Member:
     """The pod's node; "" if unknown."""
 
 
-NOBODY: Final = Member("")
+NO_MEMBER: Final = Member("")
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class Settings:
     """In a user's test: the step at which this process is asked to leave, as by a drain."""
     preview: Path | None = None
     """The folder for a description; the process then ends before its first batch."""
-    member: Member = NOBODY
+    member: Member = NO_MEMBER
 
 
 def read_settings(

@@ -68,7 +68,7 @@ ENDING: Final = (
     ),
     Mutant(
         "steps of another run are lost by this one",
-        "perdure_operator.decide:_stood",
+        "perdure_operator.decide:_measured_cost",
         "mine = [one for one in evidence if one.run == of]",
         "mine = evidence",
         ("foreign-outcome",),
@@ -110,7 +110,7 @@ ENDING: Final = (
     ),
     Mutant(
         "steps lost are counted from the last commit but one",
-        "perdure_operator.decide:_stood",
+        "perdure_operator.decide:_measured_cost",
         "kept = max(commits)[1] if commits else draft.status.step or 0",
         "kept = min(commits)[1] if commits else draft.status.step or 0",
         ("behind-the-others",),

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from perdure_operator.api.default_signals import DEFAULT_SIGNALS
-from perdure_operator.api.signals import SignalSource
+from perdure_operator.api.signal_rows import SignalSource
 from tests.simulation.objects import UNSCHEDULABLE, Json, is_ready, seconds_of, terminating
 
 ASSIGNMENT: Final = "perdure.dev/assignment"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from perdure_operator.api.default_signals import DEFAULT_SIGNALS
-from perdure_operator.api.signals import Reaction, SignalRow, SignalSource
+from perdure_operator.api.signal_rows import Reaction, SignalRow, SignalSource
 from perdure_operator.cluster.read import parse
 from perdure_operator.decide.signals import rows_shown
 from perdure_operator.state.signal_table import SHIPPED_TABLE, table

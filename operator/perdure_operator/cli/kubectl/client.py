@@ -167,7 +167,7 @@ class RefusalFilter:
         self._line = ""
         """The beginning of a line that may become a refusal."""
         self._inside = False
-        """Whether a line has begun that is none."""
+        """Whether a line that is no refusal has begun."""
 
     def rest(self, text: str) -> str:
         """Take more text; returns what may be shown."""

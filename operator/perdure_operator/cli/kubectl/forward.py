@@ -16,7 +16,7 @@ from perdure.wire import Role, Standby, write_assignment
 from perdure_operator.api.marks import marks
 from perdure_operator.api.model import Model
 from perdure_operator.api.reasons import ConditionType
-from perdure_operator.api.signals import Reaction, SignalSource
+from perdure_operator.api.signal_rows import Reaction, SignalSource
 from perdure_operator.api.status import Takeover, TrainingJobStatus
 from perdure_operator.decide import Stage, decide, stage_of
 from perdure_operator.decide.draft import later

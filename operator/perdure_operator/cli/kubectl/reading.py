@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from perdure.errors import UserError
 from perdure.wire import LABEL_JOB
 from perdure_operator.api.configured import rows_of
-from perdure_operator.api.signals import SignalRow
+from perdure_operator.api.signal_rows import SignalRow
 from perdure_operator.api.status import TrainingJobStatus
 from perdure_operator.cli.kubectl.bundle import Parts
 from perdure_operator.cli.kubectl.client import Kubectl

@@ -33,7 +33,7 @@ _HOW: Final = {
 }
 
 
-class Happening(Model):
+class TimelineEntry(Model):
     """One line of a job's timeline."""
 
     time: datetime
@@ -56,11 +56,11 @@ class Totals(Model):
 
 
 class Timeline(Model):
-    """A job's happenings, oldest first."""
+    """A job's entries, oldest first."""
 
     namespace: str
     name: str
-    happenings: tuple[Happening, ...]
+    entries: tuple[TimelineEntry, ...]
     totals: Totals
 
 
@@ -82,7 +82,7 @@ def timeline(seen: JobSeen, events: Iterable[Json]) -> Timeline:
     found = [*_of_status(seen.status), *_of_events(events)]
     namespace, name = seen.record.key
     in_order = sorted(found, key=lambda one: (one.time, one.what, one.details))
-    return Timeline(namespace=namespace, name=name, happenings=tuple(in_order), totals=totals(seen.status))
+    return Timeline(namespace=namespace, name=name, entries=tuple(in_order), totals=totals(seen.status))
 
 
 def totals(status: TrainingJobStatus) -> Totals:
@@ -99,20 +99,20 @@ def totals(status: TrainingJobStatus) -> Totals:
     )
 
 
-def _of_status(status: TrainingJobStatus) -> Iterator[Happening]:
+def _of_status(status: TrainingJobStatus) -> Iterator[TimelineEntry]:
     if status.start_time:
-        yield Happening(time=status.start_time, what="start", details="members were wanted")
+        yield TimelineEntry(time=status.start_time, what="start", details="members were wanted")
     for one in status.history:
         if one.time:
-            yield Happening(time=one.time, what=f"run {one.run}", details=_run(one), warning=one.steps_lost > 0)
+            yield TimelineEntry(time=one.time, what=f"run {one.run}", details=_run(one), warning=one.steps_lost > 0)
     outcomes = (*(status.current.outcomes if status.current else ()), *_left(status))
     for outcome in outcomes:
         if outcome.time:
-            yield Happening(time=outcome.time, what=outcome.name, details=_ended(outcome))
+            yield TimelineEntry(time=outcome.time, what=outcome.name, details=_ended(outcome))
     if ended := status.finished_at:
         completed = status.holds(ConditionType.COMPLETED)
         last = status.find(ConditionType.COMPLETED if completed else ConditionType.FAILED)
-        yield Happening(time=ended, what="end", details=last.message if last else "", warning=not completed)
+        yield TimelineEntry(time=ended, what="end", details=last.message if last else "", warning=not completed)
 
 
 def _left(status: TrainingJobStatus) -> tuple[MemberOutcome, ...]:
@@ -141,17 +141,17 @@ def _ended(outcome: MemberOutcome) -> str:
     return ", ".join(parts)
 
 
-def _of_events(events: Iterable[Json]) -> Iterator[Happening]:
+def _of_events(events: Iterable[Json]) -> Iterator[TimelineEntry]:
     for raw in events:
         time = parse.time(raw.get("eventTime")) or parse.time(raw.get("deprecatedLastTimestamp"))
         if time is not None:
             what, note = str(raw.get("reason") or ""), str(raw.get("note") or "")
-            yield Happening(time=time, what=what, details=note, warning=raw.get("type") == "Warning")
+            yield TimelineEntry(time=time, what=what, details=note, warning=raw.get("type") == "Warning")
 
 
 def page(found: Timeline, now: datetime) -> Page:
     """The timeline for people."""
-    rows = tuple((clock(one.time, now), "!" if one.warning else "", one.what, one.details) for one in found.happenings)
+    rows = tuple((clock(one.time, now), "!" if one.warning else "", one.what, one.details) for one in found.entries)
     head = f"{found.namespace}/{found.name}"
     if not rows:
         return (f"{head}: nothing has happened yet, as far as status and events tell.",)

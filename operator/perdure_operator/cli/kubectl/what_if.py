@@ -207,7 +207,7 @@ def _at_risk(snapshot: Snapshot, outlook: Outlook, unprotected: Sequence[PodView
         return f"none; if a member dies meanwhile, at most {saved}{known}"
     if outlook.how is How.TRAINS_ON:
         return f"none as long as it trains on; if its members are deleted by force, {saved}{known}"
-    return f"none if the members save in time; else {saved}{known}"
+    return f"none if the members save in time; otherwise {saved}{known}"
 
 
 def cadence(policy: CheckpointPolicy) -> str:
@@ -275,7 +275,7 @@ def page(drain: Drain) -> Page:
     """The page for people: all jobs in one table, then each with its reasons."""
     jobs, now, there = drain.jobs, drain.now, _in_namespace(drain)
     where = ", ".join(drain.nodes) if len(drain.nodes) <= WHERE else f"these {len(drain.nodes)} nodes"
-    unreadable = [f"{name}: cannot be read, so nothing is said of it: {why}" for name, why in drain.unreadable.items()]
+    unreadable = [f"{name}: cannot be read, so it is not judged: {why}" for name, why in drain.unreadable.items()]
     if not jobs and not unreadable:
         return (f"No training job{there} has a pod on {where}.",)
     heads = ("NAMESPACE", "NAME", "PODS THERE", "IF NEW MEMBERS FIND ROOM", "IF THEY FIND NONE", "EVICTIONS")
@@ -308,7 +308,7 @@ def _admitted(evictions: Evictions) -> str:
 def _played(drain: Drain) -> str:
     known = f"the operator's chart is of version {drain.operator}" if drain.operator else "the operator's is not known"
     other = "" if drain.operator == drain.version else f"; {known}, and another version may decide otherwise"
-    return f"Played as Perdure {drain.version} decides{other}. Rows of the table of signals: {drain.signals}."
+    return f"These are the decisions of Perdure {drain.version}{other}. Rows of the table of signals: {drain.signals}."
 
 
 def table_of_each(drains: Sequence[Drain]) -> Page:
@@ -324,7 +324,7 @@ def table_of_each(drains: Sequence[Drain]) -> Page:
     ]
     first = drains[0]
     unreadable = {name: why for one in drains for name, why in one.unreadable.items()}
-    parts = [f"{name}: cannot be read, so nothing is said of it: {why}" for name, why in unreadable.items()]
+    parts = [f"{name}: cannot be read, so it is not judged: {why}" for name, why in unreadable.items()]
     idle = [one.nodes[0] for one in drains if not (one.jobs or one.unreadable)]
     if idle:
         names = ", ".join(idle) if len(idle) <= WHERE else f"{len(idle)} of these nodes"
@@ -356,7 +356,11 @@ def _warm_up(job: DrainOfJob, now: datetime) -> str:
     warm_up = f"its pods took up to {duration(span)} to be Ready"
     until = outlook.awaited_until
     late = until and _at(outlook, now) + timedelta(seconds=span) > until
-    limit = f": new ones are awaited until {_after(until, now)} alone, then it goes as without room" if late else ""
+    limit = (
+        f": the operator waits for new ones only until {_after(until, now)}, then it goes as without room"
+        if late
+        else ""
+    )
     return f"{warm_up}{limit}"
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from perdure.wire import LABEL_JOB
-from perdure_operator.api.signals import SignalRow
+from perdure_operator.api.signal_rows import SignalRow
 from perdure_operator.cluster.protocol import BUDGETS, EVICTIONS, JOBS, NODES, PODS, REVISIONS, Json, Resource
 from perdure_operator.cluster.read import parse, records
 from perdure_operator.cluster.read.deleted_objects import DeletedObjects, DeletedPods

@@ -16,7 +16,7 @@ from perdure.errors import UserError
 from perdure_operator.api import names
 from perdure_operator.api.default_signals import VACATE_ANNOTATION
 from perdure_operator.api.names import LABEL_UID
-from perdure_operator.api.signals import SignalSource
+from perdure_operator.api.signal_rows import SignalSource
 from perdure_operator.api.spec import TrainingJobSpec
 from perdure_operator.api.status import TrainingJobStatus
 from perdure_operator.cluster import member

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from perdure import wire
 from perdure_operator.api import names
 from perdure_operator.api.marks import MARKS
-from perdure_operator.api.signals import SignalSource
+from perdure_operator.api.signal_rows import SignalSource
 from perdure_operator.api.spec import TrainingJobSpec
 from perdure_operator.cluster.protocol import Json
 from perdure_operator.cluster.read import roots

@@ -1,4 +1,4 @@
-"""What the operator counts of its own work, and the frozen values that a scrape gets.
+"""What the operator counts of its work, and the frozen values that a scrape gets.
 
 The loop counts and freezes; no other thread ever reads these counters. Knows nothing of Prometheus. Used by `loop`,
 `operator` and `exposition`.

@@ -45,7 +45,7 @@ class Series:
 
 SERIES: Final = (
     Series("perdure_job_info", "Always 1; `uid` tells jobs of one name apart.", "uid"),
-    Series("perdure_job_unreadable", "1 if this operator cannot parse the job's spec or status; else absent."),
+    Series("perdure_job_unreadable", "1 if this operator cannot parse the job's spec or status; absent otherwise."),
     Series("perdure_job_created_timestamp_seconds", "When the job was created."),
     Series("perdure_job_start_timestamp_seconds", "When members were first wanted since the last suspension."),
     Series("perdure_job_completion_timestamp_seconds", "When the job was Completed."),
@@ -88,7 +88,7 @@ SERIES: Final = (
 )
 
 Point = tuple[str, str | None, float]
-"""A series' name, the value of its own label, and the value."""
+"""A series' name, the value of its label, and the value."""
 
 
 def families(jobs: Iterable[JobRecord]) -> list[Metric]:

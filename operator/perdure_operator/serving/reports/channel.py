@@ -25,7 +25,7 @@ class Channels:
         try:
             self._text = self._read()
         except (OSError, ValueError, ContractError) as error:
-            raise UserError(f"members cannot be told where to report: {self._file}: {error}") from None
+            raise UserError(f"members cannot learn where to report: {self._file}: {error}") from None
 
     def current(self) -> str:
         """The text of a new pod's annotation. A file that cannot be used changes nothing, and is a line in the log."""

@@ -15,7 +15,7 @@ SPEAKER_SECONDS: Final = (5.0, 60.0)
 OTHER_SECONDS: Final = (30.0, 300.0)
 """The shortest and the longest time between two reports of a pod that speaks for its job, and of any other."""
 PER_SECOND: Final = 10.0
-"""Of each of these two kinds, the operator wants at most this many reports a second."""
+"""The operator wants at most this many reports of each kind a second."""
 
 
 @dataclass(frozen=True)

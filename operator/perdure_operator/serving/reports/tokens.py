@@ -128,7 +128,7 @@ class Tokens:
         except (ApiError, TimeoutError) as error:
             self._asked.pop(said.pod, None)
             if self._unanswered.due():
-                words = "the API server does not say whose tokens members report with, so nothing is heard: %s"
+                words = "the API server does not say whose tokens members report with, so reports are ignored: %s"
                 logger.warning(words, str(error) or f"no answer in {seconds:g} s")
             raise _later("the API server did not say whose token this is") from None
         sender = _confirmed(status, said, job, job_uid)
@@ -165,7 +165,7 @@ class Tokens:
         if job is None or job[0] != namespace:
             raise _unknown("the token's audience is that of no training job here")
         if not any(pod.uid == said.pod and pod.view.owner_uid == uid for pod in self._cache.pods(job)):
-            raise RequestRefused(HTTPStatus.FORBIDDEN, "the token's pod is none of the job's")
+            raise RequestRefused(HTTPStatus.FORBIDDEN, "the token's pod is not one of the job's")
         return job, uid
 
 

@@ -19,7 +19,7 @@ from perdure.session.driven import Loader
 class CollatedBatch:
     """Wraps a collated batch, so that the Session's loader passes it on unchanged.
 
-    A rank without samples of its own gets a whole batch too, because models accept no empty batch.
+    A rank without samples gets a whole batch too, because models accept no empty batch.
     """
 
     def __init__(self, value: Any) -> None:
@@ -97,7 +97,7 @@ class TrainerBatches:
 
 
 class Placeholder(dict[str, Any]):
-    """Another rank's batch with weight 0, for a rank without samples of its own."""
+    """Another rank's batch with weight 0, for a rank without samples."""
 
 
 def placeholder(batch: Any) -> Any:

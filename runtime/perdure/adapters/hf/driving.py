@@ -34,7 +34,7 @@ from perdure.session.functions import progress, restore
 from perdure.session.session import Session
 
 TRAINER: Final = "the Hugging Face Trainer"
-KEEPING: Final = "callbacks that keep values of their own"
+KEEPING: Final = "callbacks that keep values"
 
 
 class Driving:

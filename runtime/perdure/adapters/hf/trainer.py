@@ -64,7 +64,7 @@ class WithSession:
         check(self, self.session, resume_from_checkpoint, trial)
         if self._driving:
             raise UserError(
-                "train() is called twice, and a session drives one training: run the second in a script of its own"
+                "train() is called twice, and a session drives one training: run the second in a separate script"
             )
         self._driving = Driving(self, self.session)
         return super().train(None, None, *args, **named)  # type: ignore[misc]

@@ -47,7 +47,7 @@ class TrainerProgress:
         self._history: tuple[int, str] = (0, "[]")
 
     def put_together(self) -> None:
-        """Gather what each rank has of its own before a save. Collective."""
+        """Gather per-rank state before a save. Collective."""
         self._of_all = self._gather(self._own)
 
     def _own(self) -> _Own:

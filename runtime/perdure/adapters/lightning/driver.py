@@ -44,7 +44,7 @@ class SessionDriver(Callback):
         """Restore the training; the trainer is set up. UserError for what cannot be resumed exactly."""
         if self._trainer is not None:
             raise UserError(
-                "fit() is called twice, and a Session drives one training: run the second in a script of its own"
+                "fit() is called twice, and a Session drives one training: run the second in a separate script"
             )
         check_trainer(trainer)
         self._trainer = trainer

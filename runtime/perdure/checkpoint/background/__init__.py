@@ -3,8 +3,9 @@
 Each rank copies its part into its arena, seals it and orders its uploader; once all parts are durable, rank 0 appends
 the commit to the log. Staged, durable and committed are three states: only a committed save is visible to other runs.
 
-arena      memory of its own for a rank's part: filled by the trainer, read by the process that uploads
-words      what both say to each other
+arena      separate memory for a rank's part: filled by the trainer, read by the process that uploads
+sealed     what an arena contains, and the label that says so
+uploader_messages  the messages between the trainer and that process
 part       writes a part under a name that other processes may write it under, too
 uploader   that process
 uploading  the trainer's side of it: orders, words, its end
@@ -30,20 +31,20 @@ What holds, whatever dies, freezes, is late or refuses:
 * What has failed on one rank has failed on all. What is durable on all is committed by rank 0, off the training thread.
 * An append without an answer is repeated until it has one; no save begins and no newer run opens before that. It stays
   unanswered only where the time to leave is over.
-* Hooks run after the log's answer, by rank 0's word, on all ranks at the same hand-out.
+* Hooks run after the log's answer, by rank 0's word, on all ranks at the same boundary.
 * A save that failed or was dropped for a hand-over is owed: it is repeated at the next batch request at which no save
 is in progress.
   Two saves in a row are never dropped for hand-overs.
 * A save by the clock or by steps is skipped while another one is under way. For any other save the ranks stand until
   that one is settled, and then save this very step.
 
-`Agreed`, `HandOut`, `Stood`, `Streamed`, `Stops`, `TrainsOn`, `HandsOver` and `Leaves` come at the same call on all
+`Agreed`, `AtBoundary`, `Stood`, `Streamed`, `Stops`, `TrainsOn`, `HandsOver` and `Leaves` come at the same call on all
 ranks, with the same values; so do the actions that they lead to, except those on a rank's own uploader and arena, and
 those of rank 0:
 
     event                  fed by the shell when
     Agreed(words)          a vector of all ranks was read
-    HandOut(...)           the ranks are where a save may be begun
+    AtBoundary(...)        the ranks are where a save may begin
     Stood(words, late)     the ranks stand (`stands`), and have gathered their words
     Streamed(done)         the blocking save that Stream asked for is over
     Stops                  all old ranks have stopped for a hand-over; then Stood while they stand

@@ -1,4 +1,4 @@
-"""Memory of its own for a rank's part of a commit, which is uploaded from there while training goes on.
+"""Separate memory for a rank's part of a commit, which is uploaded from there while training goes on.
 
 It is an anonymous file. The trainer maps what it has allocated of it, because a copy takes half the time of a write.
 The process that uploads only reads it: what it sums up is what it sends, and a file that was cut short does not kill
@@ -125,7 +125,7 @@ class Arena:
         self._thread.start()
 
     def _allocate(self, end: int) -> None:
-        if sys.platform == "linux":  # where a thread has a priority of its own
+        if sys.platform == "linux":  # where each thread has a priority
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LEAST)
         with suppress(OSError):  # no room among this process's addresses: what is not mapped is written
             self._map(end)

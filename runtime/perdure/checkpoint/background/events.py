@@ -42,7 +42,7 @@ class Agreed:
 
 
 @dataclass(frozen=True)
-class HandOut:
+class AtBoundary:
     """All ranks are at a place where a save may be begun."""
 
     step: int
@@ -228,7 +228,7 @@ class CommitFenced:
 
 
 Event = (
-    Agreed | HandOut | Stood | Streamed | Stops | TrainsOn | HandsOver | Leaves | Ends | Room | Sealed | CopyFailed
+    Agreed | AtBoundary | Stood | Streamed | Stops | TrainsOn | HandsOver | Leaves | Ends | Room | Sealed | CopyFailed
     | CopyChanged | Durable | Failed | Released | UploaderEnded | UploaderStuck | Late | Prepared | NotPrepared
     | Appended | NoAnswer | CommitFenced
 )  # fmt: skip

@@ -14,9 +14,9 @@ from perdure.checkpoint.background.agreeing import drop, heard, report_last_save
 from perdure.checkpoint.background.committing import CommitEvent, step_commit
 from perdure.checkpoint.background.events import (
     Agreed,
+    AtBoundary,
     Ends,
     Event,
-    HandOut,
     HandsOver,
     KillUploader,
     Leaves,
@@ -37,7 +37,7 @@ from perdure.checkpoint.background.vector import ArenaUse
 
 __all__ = ["SavesState", "Step", "begin", "step"]
 
-CollectiveEvent = Agreed | HandOut | Stood | Streamed | Stops | TrainsOn | HandsOver | Leaves
+CollectiveEvent = Agreed | AtBoundary | Stood | Streamed | Stops | TrainsOn | HandsOver | Leaves
 
 
 def step(state: SavesState, event: Event) -> Step:
@@ -55,8 +55,8 @@ def _on_all_ranks(state: SavesState, event: CollectiveEvent) -> Step:
     match event:
         case Agreed(words):
             return heard(state, words)
-        case HandOut():
-            return _at_a_hand_out(state, event)
+        case AtBoundary():
+            return _at_boundary(state, event)
         case Stood():
             return _stood(state, event)
         case Streamed(done):
@@ -79,14 +79,14 @@ def _in_a_hand_over(state: SavesState, event: Stops | TrainsOn | HandsOver) -> S
     return stay(state)
 
 
-def _at_a_hand_out(state: SavesState, event: HandOut) -> Step:
+def _at_boundary(state: SavesState, event: AtBoundary) -> Step:
     if state.mode is not Mode.TRAINS:
         return stay(state)
     state, actions = report_last_save(state)
     return then((state, actions), _wanted(state, event))
 
 
-def _wanted(state: SavesState, event: HandOut) -> Step:
+def _wanted(state: SavesState, event: AtBoundary) -> Step:
     wish, reason = event.wish, event.reason
     if wish is None and state.owed and not event.paused:
         wish, reason = Wish.LATER, state.owed

@@ -43,7 +43,7 @@ def put_index(store: Store, folder: str, staged: Staged, sums: Sequence[str], *,
         except NoSuchKey:
             found = b""
         if found != text:
-            raise Corrupt(f"{key} is there already, and is another index than this save's") from None
+            raise Corrupt(f"{key} exists already, with another index than this save's") from None
 
 
 def _verified(staged: Staged, sums: list[str], expected: str) -> Iterator[memoryview]:
@@ -60,7 +60,7 @@ def _compare(store: Store, shard: ShardObject) -> None:
     """Corrupt unless this very shard is in the store. Reads it where the store knows no checksums."""
     info = store.head(shard.key)
     if info is None or info.size != shard.size or (info.crc or shard.crc) != shard.crc:
-        raise Corrupt(f"{shard.key} is there already, and is another shard than this save's")
+        raise Corrupt(f"{shard.key} exists already, with another shard than this save's")
     if info.crc is None:
         for _ in read_blocks(store, shard):
             pass

@@ -42,7 +42,7 @@ class Mode(StrEnum):
     """Where the main threads of all ranks are."""
 
     TRAINS = "trains"
-    STANDS = "stands"  # at a hand-out, for a save of this very step
+    STANDS = "stands"  # at a boundary, for a save of this very step
     SETTLES = "settles"  # in the stop of a hand-over, for the answer to a commit
     STOPPED = "stopped"  # in the stop of a hand-over: nothing is begun here
     LEAVES = "leaves"

@@ -21,7 +21,7 @@ from typing import Final, NoReturn
 
 from perdure.checkpoint.background.part import put_index, put_shard
 from perdure.checkpoint.background.sealed import read_part, read_seal
-from perdure.checkpoint.background.words import (
+from perdure.checkpoint.background.uploader_messages import (
     DURABLE,
     FAILED,
     RELEASED,
@@ -105,7 +105,7 @@ def stand_back() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(PRIORITY)
-    with suppress(OSError):  # a session of its own may be a scheduling group of its own, with a priority of its own
+    with suppress(OSError):  # a separate session may be a separate scheduling group, with its own priority
         _AUTOGROUP.write_text(str(PRIORITY))
     logging.getLogger("perdure.store").disabled = True  # the trainer has the same keys, and warns
 

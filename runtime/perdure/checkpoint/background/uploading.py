@@ -22,7 +22,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from perdure.checkpoint.background.arena import Arena, Filled
-from perdure.checkpoint.background.words import (
+from perdure.checkpoint.background.uploader_messages import (
     DURABLE,
     RELEASED,
     Lines,

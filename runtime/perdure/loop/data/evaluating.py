@@ -71,7 +71,7 @@ class Evaluation(Loader):
         self._position = self.plan.resume(position, position["epoch"])
         self.place, self.passes, self.resumed = place, int(cursor["passes"]), True
 
-    def cursor(self, epoch: int) -> dict[str, Any]:  # noqa: ARG002 - it has a place of its own
+    def cursor(self, epoch: int) -> dict[str, Any]:  # noqa: ARG002 - it has its own place
         """What a commit records."""
         found = self.plan.cursor(self.place.epoch - 1, self._position)
         return found | {"kind": KIND, "order": found["kind"], "place": list(self.place), "passes": self.passes}
@@ -106,7 +106,7 @@ class Evaluation(Loader):
 
     def settle(self) -> None:
         """The script requests the next batch: it is done with those before."""
-        self.consumed = self.handed
+        self.consumed = self.handed_out
         if self.counts:
             self._position = self.consumed
 
@@ -123,11 +123,11 @@ class Evaluation(Loader):
         """An epoch is over. Passes keep their own positions."""
         self.current, self._ids = None, []
         self.left = self._ended = False
-        self.consumed = self.handed = consumed
+        self.consumed = self.handed_out = consumed
 
     def _start(self, consumed: int) -> None:
         self._skipped = consumed >= self.end
-        self.consumed = self.handed = consumed
+        self.consumed = self.handed_out = consumed
 
     def _draw(self, epoch: int) -> Iterator[tuple[int, Any]]:  # noqa: ARG002
         return super()._draw(self._order)

@@ -173,7 +173,7 @@ class Loader(Source[Any]):
         """`sized_for`: the global batch for which the job's sizes were chosen, if that is given.
 
         With `fingerprint` a few samples are read and hashed before the first batch. `rank` and `world` count places in
-        `mesh`, if that is given. Of the ranks with the same place one `records` the samples that it used.
+        `mesh`, if that is given. One of the ranks with the same place `records` the samples that it used.
         """
         super().__init__(plan.name, session, end=plan.end, unit=plan.batch)
         self.plan = plan
@@ -245,7 +245,7 @@ class Loader(Source[Any]):
             if before.get(name) != now.get(name):
                 raise UserError(
                     f"loader {self.name!r} exists already, with {name}={before.get(name)!r} and not "
-                    f"{now.get(name)!r}: give each loader a name of its own"
+                    f"{now.get(name)!r}: give each loader its own name"
                 )
         if not self.walking:
             self._take(dataset, options)
@@ -319,7 +319,7 @@ class Loader(Source[Any]):
         if (size := len(self._dataset)) != self.plan.samples:  # type: ignore[arg-type]
             raise UserError(
                 f"{self}: its dataset has {size} samples, and had {self.plan.samples} when the loader was made, so "
-                f"some would never be drawn, or too many: make a loader with a name of its own for each size"
+                f"some would never be drawn, or too many: make a loader with another name for each size"
             )
         shares = self._shares(epoch)
         drawn: deque[BatchShard] = deque()
@@ -423,7 +423,7 @@ KEPT: Final = frozenset(
 REFUSED: Final[Mapping[str, str]] = {
     "sampler": "the session's loader shares out samples itself: for another order, give a dataset in that order",
     "batch_sampler": "the session's loader makes global batches itself: give batch_size",
-    "generator": "the session's loader has an order of its own: give seed",
+    "generator": "the session's loader has its own order: give seed",
     "in_order": "a position says how many samples were used, so they have to come in their order: leave it out",
 }
 """Parameters that would make a position ambiguous, and what to use instead."""

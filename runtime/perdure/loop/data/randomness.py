@@ -1,7 +1,7 @@
 """Finds random generators that a dataset, or a function, keeps for itself, as far as they can be seen.
 
 No checkpoint holds such a generator. Draws from torch's, NumPy's and Python's global generators continue after a
-resume; a generator of its own starts from the beginning. It cannot be saved from here, because a loader's workers have
+resume; a private generator starts from the beginning. It cannot be saved from here, because a loader's workers have
 copies of it. So each one that can be seen is reported once.
 """
 
@@ -38,7 +38,7 @@ def own_generators(thing: Any) -> list[str]:
 def in_no_checkpoint(whose: str, path: str) -> str:
     """The report about such a generator."""
     return (
-        f"{whose} has a random generator of its own, {path}: its state is in no checkpoint, so what it draws "
+        f"{whose} has a private random generator, {path}: its state is in no checkpoint, so what it draws "
         f"differs after a resume; draw from torch's, NumPy's or Python's global one, or seed by sample"
     )
 

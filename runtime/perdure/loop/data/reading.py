@@ -63,7 +63,7 @@ class Reader(Loader):
 
     def exhausted(self) -> bool:
         """Whether all samples were handed out."""
-        return not self.portion.rewind and self._base + self.handed >= self.plan.end
+        return not self.portion.rewind and self._base + self.handed_out >= self.plan.end
 
     def beside(self) -> dict[str, Any]:
         """Arguments that are in neither the plan nor the options."""
@@ -93,7 +93,7 @@ class Reader(Loader):
     def rewind(self, consumed: int = 0) -> None:
         """Continue at a position in the next epoch, which follows what this one handed out, if it continues."""
         if not self.portion.rewind:
-            self._base += self.handed
+            self._base += self.handed_out
             self._set_end()
         super().rewind(consumed)
 

@@ -35,7 +35,7 @@ class BatchHooks(Protocol):
         """The script requests the next batch. There is one, but it is not drawn yet."""
         ...
 
-    def handed(self, source: Source[Any]) -> None:
+    def batch_handed_out(self, source: Source[Any]) -> None:
         """A batch goes to the script."""
         ...
 
@@ -60,7 +60,7 @@ class Source(ABC, Generic[T]):
         self.unit = unit
         self.consumed = 0
         """Units of this epoch that finished steps have used."""
-        self.handed = 0
+        self.handed_out = 0
         """Units of this epoch that were handed out."""
         self.trains = False
         """Whether a step has ever used its batches. Otherwise it is an evaluation, and leaves no trace."""
@@ -108,12 +108,12 @@ class Source(ABC, Generic[T]):
     @property
     def remaining(self) -> int:
         """Batches of this epoch that are not handed out yet."""
-        return len(range(self.handed, self.end, self.unit))
+        return len(range(self.handed_out, self.end, self.unit))
 
     @property
     def pending(self) -> int:
         """Batches that were handed out and belong to no finished step."""
-        return len(range(self.consumed, self.handed, self.unit))
+        return len(range(self.consumed, self.handed_out, self.unit))
 
     @property
     def over(self) -> bool:
@@ -136,26 +136,26 @@ class Source(ABC, Generic[T]):
 
     def advance(self) -> list[int]:
         """A step is done: what was handed out is consumed. Returns the sample ids it used."""
-        self.trains = self.trains or self.handed > self.consumed
-        self.consumed = self.handed
+        self.trains = self.trains or self.handed_out > self.consumed
+        self.consumed = self.handed_out
         return []
 
     def rewind(self, consumed: int = 0) -> None:
         """Continue at a position in the next epoch."""
-        self.consumed = self.handed = consumed
+        self.consumed = self.handed_out = consumed
         self.batch_index = len(range(0, consumed, self.unit))
         self.trains = self.trains or consumed > 0
         self.left = self._ended = False
 
     def forget(self) -> None:
         """Discards batches that no step consumed."""
-        self.handed, self._ended = self.consumed, False
+        self.handed_out, self._ended = self.consumed, False
 
     def end_epoch(self) -> None:
         """An epoch is over. Warns if the script's own count has started at zero again in a resumed epoch: it has taken
         as many batches of its rest as of a whole epoch. Where it has taken all that was left, any reason could have
         ended a whole epoch early, so two of them have to agree."""
-        taken, before = len(range(0, self.handed, self.unit)), self.taken
+        taken, before = len(range(0, self.handed_out, self.unit)), self.taken
         if not self.trains or not taken:
             return
         if self.batch_index:
@@ -191,7 +191,7 @@ class Source(ABC, Generic[T]):
     def _counted(self, batches: int, usual: int) -> str:
         return (
             f"{batches} batches of it from there, where an undisturbed run takes {usual} of the whole epoch, by "
-            f"islice(), zip(), range() or a count of its own: {self.remedy(usual)}"
+            f"islice(), zip(), range() or its own count: {self.remedy(usual)}"
         )
 
     def remedy(self, batches: int) -> str:
@@ -218,7 +218,7 @@ class Source(ABC, Generic[T]):
             raise UserError(f"{self} is being iterated already: leave that loop first, or give a second one a name")
         if self.left and self.pending:
             self._warn_of_peek()
-        self.walking, self.left, self.handed = True, False, self.consumed
+        self.walking, self.left, self.handed_out = True, False, self.consumed
         try:
             self._session.begin_pass(self)
             yield from self._hand_out(epoch)
@@ -234,12 +234,12 @@ class Source(ABC, Generic[T]):
 
     def _hand_out(self, epoch: int) -> Iterator[T]:
         batches, self._redraw = self._draw(epoch), False
-        while self.handed < self.end:
+        while self.handed_out < self.end:
             self._session.batch_requested(self)
             if self._redraw and not self.pending:
                 batches, self._redraw = self._draw(epoch), False
-            self.handed, batch = next(batches)
-            self._session.handed(self)
+            self.handed_out, batch = next(batches)
+            self._session.batch_handed_out(self)
             self._warn_of_count()
             yield batch
 

@@ -1,7 +1,7 @@
 """Where training stands: steps, epoch loops, and each source's position in the epoch.
 
 A commit records this as its position, and a resumed run begins from it. Does no I/O and talks to no other rank. Owned
-by the session: perdure.session.boundary reports hand-outs to it, and perdure.session.job the loops.
+by the session: perdure.session.boundary reports requests for batches to it, and perdure.session.job the loops.
 """
 
 from __future__ import annotations
@@ -240,7 +240,7 @@ class ProgressTracker:
         finally:
             self._beside = before
 
-    # Hand-outs and steps.
+    # Batches and steps.
 
     @property
     def _trainable(self) -> Iterator[Source[Any]]:
@@ -276,7 +276,7 @@ class ProgressTracker:
 
     @property
     def may_leave(self) -> bool:
-        """Whether a run that stops here, between two hand-outs, continues as if it had not stopped. After a loop's goal
+        """Whether a run that stops here, between two batches, continues as if it had not stopped. After a loop's goal
         it does not leave."""
         behind_loop = self.epoch is None and self._loops_begun > 0 and self._evaluated_at != self._here
         return self.may_save and self.generators.held and not behind_loop
@@ -317,7 +317,7 @@ class ProgressTracker:
             self.generators.release()
         return True
 
-    def handed(self, source: Source[Any]) -> None:
+    def batch_handed_out(self, source: Source[Any]) -> None:
         """`source` hands out a batch."""
         self._current = source
         if isinstance(source, Evaluation):
@@ -326,7 +326,7 @@ class ProgressTracker:
         if source.trains or not any(self._training):
             self.generators.go_on()
             self.generators.release()
-        self._pace.handed(source)
+        self._pace.batch_handed_out(source)
 
     def end_pass(self, source: Source[Any]) -> None:
         """A loop over `source` is over."""
@@ -391,7 +391,7 @@ class ProgressTracker:
         self.step += 1
         self.saved = False
         self.generators.go_on()
-        self.generators.release()  # not released at the hand-out if this is the loader's first step
+        self.generators.release()  # not released with the batch if this is the loader's first step
         self.sums.finish_step()
         self._aside.clear()
         ids: list[int] = []
@@ -416,7 +416,7 @@ class ProgressTracker:
                     f"the checkpoint was made in the middle of epoch {self.epochs_done} of loader {name!r}, which the "
                     f"script has not made: keep its name, or use another root"
                 )
-        if not any(source.handed for source in self._trainable):
+        if not any(source.handed_out for source in self._trainable):
             raise UserError(f"step(): {OWN_LOADER}")
 
     def _in_epoch(self, cursor: Mapping[str, Any]) -> bool:
@@ -437,7 +437,7 @@ class StepPace:
         self._late = 0
         self._early = 0
 
-    def handed(self, source: Source[Any]) -> None:
+    def batch_handed_out(self, source: Source[Any]) -> None:
         """A batch goes to the script."""
         self._fresh += 1
         self._batches += source.trains or not self._steps

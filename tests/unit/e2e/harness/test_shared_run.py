@@ -24,7 +24,7 @@ BEGINNING = [sys.executable, "-c", "from e2e.harness.shared_run import SharedRun
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SharedRun]:
-    monkeypatch.setenv(VARIABLE, "set, so that it is put back")
+    monkeypatch.setenv(VARIABLE, "set, so that it is restored")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     begun = SharedRun.begin()

@@ -198,7 +198,7 @@ def test_a_rank_that_stands_still_is_not_said_to_train() -> None:
     assert told({"conditions": moved(said)}) == []
     found = told({"conditions": moved(said)}, replace(HANDED_OVER, steps=trained(1, 1, 3, 1.0)))
     assert found == [f"status says `the run trains on`, and no rank trains: {said}"]
-    unsure = "the run trains on, or waits for run 3, whose offer came to nothing, while new members start"
+    unsure = "the run trains on, or waits for run 3, whose offer failed, while new members start"
     assert told({"conditions": moved(unsure)}, replace(HANDED_OVER, steps=trained(1, 1, 3, 1.0))) == []
 
 

@@ -12,7 +12,7 @@ import yaml
 from perdure.errors import UserError
 from perdure_operator.api.configured import read_rows
 from perdure_operator.api.default_signals import DEFAULT_SIGNALS
-from perdure_operator.api.signals import Reaction, SignalRow, SignalSource
+from perdure_operator.api.signal_rows import Reaction, SignalRow, SignalSource
 from perdure_operator.cli.main import main
 from perdure_operator.state.signal_table import merged
 from tests.unit.operator.test_announcements import PODS, WRITTEN, node
@@ -71,7 +71,7 @@ def test_a_deadline_goes_with_the_reaction_that_has_one(tmp_path: Path) -> None:
             ["field colour: there is no such field: remove it, or use one of name, source, key"],
         ),
         ({"name": "cordn", "enabled": False}, ["field source: it is missing", "one of node-deletion, ", ", cordon"]),
-        ({"source": "Taint"}, ["signals[1] (without a name), field name: it is missing: give the row a name"]),
+        ({"source": "Taint"}, ["signals[1] (without a name), field name: it is missing: give the row its own name"]),
         ({**OURS, "key": ""}, ["key is missing: say which NodeCondition it is"]),
         (
             {"name": "a", "source": "Taint", "key": "a", "effect": "NoSchedul", "reaction": "Vacate"},

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from perdure.wire import ExitKind
-from perdure_operator.api.signals import SignalRow
+from perdure_operator.api.signal_rows import SignalRow
 from perdure_operator.state.snapshot import NodeCondition, NodeView, Taint
 from tests.support.jobs import Job, job, killed, leaves
 

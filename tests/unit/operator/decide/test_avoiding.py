@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from perdure_operator.api.reasons import ConditionType
-from perdure_operator.api.signals import SignalRow
+from perdure_operator.api.signal_rows import SignalRow
 from perdure_operator.api.spec import Elastic
 from perdure_operator.api.status import LiveRefused
 from perdure_operator.decide.draft import clock

@@ -9,7 +9,7 @@ import pytest
 from perdure.wire import ExitKind
 from perdure_operator.api.default_signals import DEFAULT_SIGNALS
 from perdure_operator.api.reasons import ConditionType
-from perdure_operator.api.signals import Reaction
+from perdure_operator.api.signal_rows import Reaction
 from perdure_operator.api.spec import DisruptionPolicy, JobReaction
 from perdure_operator.api.status import Disruption
 from perdure_operator.cluster.read import parse

@@ -108,7 +108,9 @@ class TestGrowing:
         assert len(here.now.next.members if here.now.next else ()) == 2
         assert here.condition(ConditionType.SIZED).reason == "OtherSize"
         until = START + timedelta(seconds=AFTER + 1 + TIMEOUT)
-        assert f"new members are awaited until {until:%H:%M:%S}Z" in here.condition(ConditionType.SIZED).message
+        assert (
+            f"the operator waits for new members until {until:%H:%M:%S}Z" in here.condition(ConditionType.SIZED).message
+        )
         assert f"until {until:%H:%M:%S}Z" in here.condition(ConditionType.DISRUPTED).message
 
     def test_new_members_are_pending_standbys_outside_the_budget(self) -> None:
@@ -264,7 +266,9 @@ class TestAFixedSizeWithoutRoom:
         assert until in disrupted.message
         assert self.FULL in disrupted.message
         assert (sized.status, sized.reason, sized.last_transition_time) == ("False", "OtherSize", START)
-        assert sized.message == f"2 members, 4 are wanted: spec.replicas is 4; new members are awaited {until}"
+        assert (
+            sized.message == f"2 members, 4 are wanted: spec.replicas is 4; the operator waits for new members {until}"
+        )
 
     def test_after_start_timeout_seconds_the_new_members_give_up_their_nodes_and_the_run_goes_on(self) -> None:
         assert stage_of(self._raised().after(TIMEOUT - 1).settle().now) is Stage.PREPARING
@@ -372,7 +376,7 @@ class TestAFixedSizeThatWasOfferedALargerRunInVain:
 
     def test_the_message_does_not_claim_that_the_run_trains(self) -> None:
         said = self._offered().condition(ConditionType.DISRUPTED).message
-        assert "the run trains on, or waits for run 2, whose offer came to nothing, while new members start" in said
+        assert "the run trains on, or waits for run 2, whose offer failed, while new members start" in said
         assert "until 12:00:" in said
 
     def test_then_those_that_there_are_go_on_in_another_run_of_the_size_they_have(self) -> None:

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from perdure_operator.api.reasons import ConditionType
-from perdure_operator.api.signals import Reaction, SignalRow, SignalSource
+from perdure_operator.api.signal_rows import Reaction, SignalRow, SignalSource
 from perdure_operator.api.spec import DisruptionPolicy, OnCordon
 from perdure_operator.state.snapshot import NodeCondition, NodeView
 from tests.support.jobs import PATIENT, Job, job

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from perdure.wire import ExitKind, Leave
 from perdure_operator.api.reasons import ConditionType
-from perdure_operator.api.signals import Reaction
+from perdure_operator.api.signal_rows import Reaction
 from perdure_operator.api.status import Disruption
 from perdure_operator.state.snapshot import Device, NodeView, PodCondition
 from tests.support.jobs import Job, creates, deletes, job, leaves, trains

@@ -8,7 +8,7 @@ import pytest
 
 from perdure.wire import ExitKind, Leave, Train
 from perdure_operator.api.reasons import ConditionType
-from perdure_operator.api.signals import Reaction, SignalRow, SignalSource
+from perdure_operator.api.signal_rows import Reaction, SignalRow, SignalSource
 from perdure_operator.api.status import Disruption, Floor
 from perdure_operator.state.snapshot import NodeCondition, NodeView, Taint
 from tests.support.jobs import START, Job, creates, deletes, job, killed, leaves, raised, trains

@@ -8,7 +8,7 @@ import pytest
 
 from perdure.wire import Completion, ExitKind, Train
 from perdure_operator.api.reasons import ConditionType
-from perdure_operator.api.signals import SignalRow
+from perdure_operator.api.signal_rows import SignalRow
 from perdure_operator.decide.assignments import train
 from perdure_operator.decide.saving import MOST_SHOWN
 from perdure_operator.state.snapshot import EvictionView, NodeCondition, NodeView

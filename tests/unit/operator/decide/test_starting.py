@@ -37,7 +37,7 @@ class TestHoldingOn:
         told = _stuck().condition(ConditionType.RUNNING)
         assert told.reason == "Unschedulable"
         assert (
-            f"the nodes that other members hold (2) are let go at {START + timedelta(seconds=TIMEOUT):%H:%M:%S}Z"
+            f"the nodes that other members hold (2) are released at {START + timedelta(seconds=TIMEOUT):%H:%M:%S}Z"
             in (told.message)
         )
 
@@ -192,7 +192,7 @@ class TestTheOldestGoesLast:
     def test_it_says_when_it_would_let_go(self, younger: int) -> None:
         here = _stuck().having(younger_gangs=younger).settle()
         until = START + timedelta(seconds=TIMEOUT * (1 + younger))
-        assert f"are let go at {until:%H:%M:%S}Z" in here.condition(ConditionType.RUNNING).message
+        assert f"are released at {until:%H:%M:%S}Z" in here.condition(ConditionType.RUNNING).message
 
 
 @pytest.mark.parametrize(

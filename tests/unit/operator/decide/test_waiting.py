@@ -88,7 +88,7 @@ WAITS: dict[Reason, tuple[Callable[[], Job], str]] = {
     ),
     Reason.GANG_RELEASED: (
         lambda: job().starting().pod(1, node="", unschedulable="0/3 nodes").settle().after(600).settle(),
-        "all members were let go",
+        "all members were deleted",
     ),
     Reason.REPLACING_MEMBERS: (
         lambda: job().starting().pod(1, gone=True).settle().pod(2, gone=True).settle(),

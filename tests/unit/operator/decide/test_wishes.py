@@ -9,7 +9,7 @@ import pytest
 
 from perdure.wire import Leave
 from perdure_operator.api.reasons import ConditionType
-from perdure_operator.api.signals import SignalRow
+from perdure_operator.api.signal_rows import SignalRow
 from perdure_operator.api.spec import Elastic
 from perdure_operator.api.status import Disruption, LiveRefused
 from perdure_operator.state.snapshot import NodeCondition, NodeView, Taint, Toleration

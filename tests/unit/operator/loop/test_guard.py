@@ -102,7 +102,7 @@ async def watching(server: FakeServer) -> AsyncIterator[Callable[[str], Awaitabl
     """kopf on that server with the operator's own settings and handlers; yields a wait for a job."""
     queue, registry, over = Queue(), kopf.OperatorRegistry(), asyncio.Event()
     events = watch.Watch(Cache(), queue)
-    guard.install(events.hand_over)
+    guard.install(events.take_in_or_log)
     watch.register(registry, events)
     handler = web.Server(cast(Any, server.answer), handler_cancellation=True)  # its own type names a private class
     runner = web.ServerRunner(handler, shutdown_timeout=0)
@@ -249,7 +249,7 @@ def test_an_event_that_cannot_be_taken_in_costs_itself(caplog: pytest.LogCapture
         def take_in(self, *_: object) -> None:
             raise ZeroDivisionError
 
-    assert guard.event(event(json.dumps(stored())), Faulty(Cache(), Queue()).hand_over)["type"] == "BOOKMARK"
+    assert guard.event(event(json.dumps(stored())), Faulty(Cache(), Queue()).take_in_or_log)["type"] == "BOOKMARK"
     assert "cannot be parsed and is ignored" in caplog.text
 
 

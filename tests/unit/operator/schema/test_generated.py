@@ -8,7 +8,7 @@ import pytest
 
 from perdure_operator.api.default_signals import DEFAULT_SIGNALS
 from perdure_operator.api.reasons import CONDITION_TYPES, REASONS, ConditionType, Reason
-from perdure_operator.api.signals import REACTIONS, Reaction, SignalRow
+from perdure_operator.api.signal_rows import REACTIONS, Reaction, SignalRow
 from perdure_operator.schema import crd, generated, reference_page, signals_page
 
 REPOSITORY = Path(__file__).parents[4]

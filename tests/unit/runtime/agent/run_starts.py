@@ -49,7 +49,7 @@ def main() -> None:
         launcher.begin(selector)
         while launcher.warming:
             selector.select(30)
-            said += launcher.news()
+            said += launcher.log_lines()
     statuses, hows, reports = [], [], []
     for number in range(options.get("times", 1)):
         report, write = os.pipe()

@@ -8,36 +8,36 @@ from pathlib import Path
 
 import pytest
 
-from perdure.agent.images import Images
+from perdure.agent.images import ImageFiles
 from perdure.wire.channel import IMAGE_MAGIC
 
 
 @pytest.fixture
-def images() -> Iterator[Images]:
-    one = Images()
+def images() -> Iterator[ImageFiles]:
+    one = ImageFiles()
     yield one
     one.next_trainer(0)
     one.forget()
 
 
-def left(images: Images, what: bytes, local_rank: int = 0) -> None:
+def left(images: ImageFiles, what: bytes, local_rank: int = 0) -> None:
     path = images.place(local_rank)
     assert path
     path.write_bytes(what)
 
 
-def held(images: Images, local_rank: int = 0) -> bytes | None:
+def held(images: ImageFiles, local_rank: int = 0) -> bytes | None:
     paths = images.held(local_rank)
     return paths[0].read_bytes() if paths else None
 
 
-def test_the_first_trainer_finds_nothing(images: Images) -> None:
+def test_the_first_trainer_finds_nothing(images: ImageFiles) -> None:
     images.next_trainer(2)
     assert (images.held(0), images.held(1)) == ([], [])
     assert images.place(0) != images.place(1)
 
 
-def test_what_a_trainer_leaves_the_next_one_finds(images: Images) -> None:
+def test_what_a_trainer_leaves_the_next_one_finds(images: ImageFiles) -> None:
     images.next_trainer(2)
     left(images, IMAGE_MAGIC + b"of rank 1", 1)
     images.next_trainer(2)
@@ -48,7 +48,7 @@ def test_what_a_trainer_leaves_the_next_one_finds(images: Images) -> None:
 
 
 @pytest.mark.parametrize("torn", [b"", bytes(8) + b"the body of an image that was never finished"])
-def test_one_that_is_not_whole_does_not_take_the_place_of_the_one_before(images: Images, torn: bytes) -> None:
+def test_one_that_is_not_whole_does_not_take_the_place_of_the_one_before(images: ImageFiles, torn: bytes) -> None:
     images.next_trainer(1)
     left(images, IMAGE_MAGIC + b"first")
     images.next_trainer(1)
@@ -57,7 +57,7 @@ def test_one_that_is_not_whole_does_not_take_the_place_of_the_one_before(images:
     assert held(images) == IMAGE_MAGIC + b"first"
 
 
-def test_of_two_the_newer_one_is_kept(images: Images) -> None:
+def test_of_two_the_newer_one_is_kept(images: ImageFiles) -> None:
     for text in (b"first", b"second"):
         images.next_trainer(1)
         left(images, IMAGE_MAGIC + text)
@@ -65,7 +65,7 @@ def test_of_two_the_newer_one_is_kept(images: Images) -> None:
     assert held(images) == IMAGE_MAGIC + b"second"
 
 
-def test_one_that_is_of_no_more_use_is_let_go(images: Images) -> None:
+def test_one_that_is_of_no_more_use_is_let_go(images: ImageFiles) -> None:
     images.next_trainer(1)
     left(images, IMAGE_MAGIC)
     images.next_trainer(1)
@@ -76,7 +76,7 @@ def test_one_that_is_of_no_more_use_is_let_go(images: Images) -> None:
 
 
 def test_of_a_mirror_the_whole_snapshots_are_kept_and_the_torn_ones_are_not() -> None:
-    images = Images(mirrors=True)
+    images = ImageFiles(mirrors=True)
     images.next_trainer(2)
     files = images.mirror_files(1)
     for path, what in zip(files, [IMAGE_MAGIC + b"own", bytes(8) + b"torn", b"", IMAGE_MAGIC + b"kept"], strict=True):
@@ -92,12 +92,12 @@ def test_of_a_mirror_the_whole_snapshots_are_kept_and_the_torn_ones_are_not() ->
     images.forget()
 
 
-def test_without_a_mirror_there_are_no_files_for_one(images: Images) -> None:
+def test_without_a_mirror_there_are_no_files_for_one(images: ImageFiles) -> None:
     images.next_trainer(1)
     assert images.mirror_files(0) == []
 
 
-def test_no_file_is_inherited_by_a_program_that_is_executed(images: Images) -> None:
+def test_no_file_is_inherited_by_a_program_that_is_executed(images: ImageFiles) -> None:
     images.next_trainer(1)
     path = images.place(0)
     assert path
@@ -109,7 +109,7 @@ def test_where_none_can_be_made_a_line_says_what_that_costs(monkeypatch: pytest.
         raise OSError(38, "Function not implemented")
 
     monkeypatch.setattr(os, "memfd_create", refused)
-    images = Images()
+    images = ImageFiles()
     images.next_trainer(1)
     assert images.place(0) is None
     assert "Function not implemented" in images.trouble

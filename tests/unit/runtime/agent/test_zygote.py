@@ -213,7 +213,8 @@ class TestWhatIsExecuted:
     def test_a_member_without_memory_for_a_zygote_may_have_none(self) -> None:
         launcher = launcher_for([sys.executable, "train.py"], {"PERDURE_PRELOAD": "none"}, 1, sys.executable)
         assert isinstance(launcher, Exec)
-        assert list(launcher.news()) == ["there is no zygote: PERDURE_PRELOAD is none: each start executes the command"]
+        (line,) = launcher.log_lines()
+        assert line == "there is no zygote: PERDURE_PRELOAD is none: each start executes the command"
 
     def test_what_a_zygote_imports_follows_the_job(self) -> None:
         environ = {"PERDURE_PRELOAD": "sklearn, mine.models", "PERDURE_ROOT": "s3://bucket/job"}

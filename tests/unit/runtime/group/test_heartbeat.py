@@ -59,17 +59,19 @@ def test_a_save_between_two_steps_does_not_make_a_step_long() -> None:
 
 
 def test_a_world_of_one_has_no_peer_to_hear() -> None:
-    pulse = Heartbeat(Settings("file:///nowhere"), lambda: True, lambda _: None)
-    pulse.start()
-    with pulse.paused():
-        pulse.stepped()
-    pulse.stop()
+    heartbeat = Heartbeat(Settings("file:///nowhere"), lambda: True, lambda _: None)
+    heartbeat.start()
+    with heartbeat.paused():
+        heartbeat.stepped()
+    heartbeat.stop()
 
 
 def began(port: int) -> None:
-    pulse = Heartbeat(Settings("file:///nowhere", world=2, master=("127.0.0.1", port)), lambda: False, lambda _: None)
-    pulse.start()
-    pulse.stop()
+    heartbeat = Heartbeat(
+        Settings("file:///nowhere", world=2, master=("127.0.0.1", port)), lambda: False, lambda _: None
+    )
+    heartbeat.start()
+    heartbeat.stop()
 
 
 def test_a_silent_store_keeps_no_rank_from_training(silent: int) -> None:

@@ -66,7 +66,7 @@ def train(root: str, *, harm: str = "", wait_at: int | None = None) -> dict[str,
 
 def _trains_beside(session: Session, place: str, harm: str, ended: Ended) -> None:
     if session.steps_done == WAIT_AT:
-        session._core.boundary.handing.look()
+        session._core.boundary.live_handover.look()
         await_moment(place, "harmed")
         if harm == "killed":
             ended.once.wait(60)

@@ -233,7 +233,7 @@ def await_exit(session: Session, at: int | None) -> None:
     """
     if (session.steps_done, perdure.progress(session).run) != (at, 1):
         return
-    handing, deadline = session._core.boundary.handing, time.monotonic() + 60
+    handing, deadline = session._core.boundary.live_handover, time.monotonic() + 60
     handing.look()
     while not handing.exit_wanted:
         if time.monotonic() > deadline:
@@ -243,6 +243,6 @@ def await_exit(session: Session, at: int | None) -> None:
 
 def await_ready(core: Core) -> None:
     """Returns when this rank would vote for the hand-over that it was offered."""
-    core.boundary.handing.look()
-    if not core.boundary.handing.ready.wait(60):
+    core.boundary.live_handover.look()
+    if not core.boundary.live_handover.ready.wait(60):
         raise TimeoutError("the hand-over was never ready")

@@ -31,7 +31,7 @@ from perdure.live.header import Stop
 from perdure.live.keys import FORMAT
 from perdure.live.membership import make_pulse
 from perdure.live.protocol.parties import Attempt
-from perdure.live.transfer import needing_room
+from perdure.live.transfer import to_preallocate
 from perdure.log.entry import Opened
 from perdure.log.members import fetch_members
 from perdure.log.reader import Log, slot_of
@@ -63,7 +63,7 @@ class Process:
         self.run = Run(settings)
         self.run.store, self.run.peers = store, Solo() if settings.handover is None else Alone(0, 1)
         self.run.timeout = 20.0
-        self.run.agreement, self.run.pulse = Agreement(None), make_pulse(self.run)
+        self.run.agreement, self.run.heartbeat = Agreement(None), make_pulse(self.run)
         self.net = nn.Sequential(nn.Linear(4, width), nn.BatchNorm1d(width))
         self.optimizer = torch.optim.Adam(self.net.parameters(), lr=0.1)
         self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 2)
@@ -147,7 +147,7 @@ def wide() -> Iterator[Pair]:
 
 def test_a_newcomer_needs_no_memory_any_more_when_the_old_rank_stands_still_for_it(wide: Pair) -> None:
     registry = wide.old.run.registry
-    wide.giver.room_needed = needing_room(registry.grown())
+    wide.giver.preallocations = to_preallocate(registry.grown())
     wide.meet()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     found = wide.move()
@@ -183,7 +183,7 @@ def test_what_an_optimizer_keeps_may_change_after_a_newcomer_has_made_room_for_i
     wide: Pair, change: Callable[[dict[str, Any]], None]
 ) -> None:
     registry = wide.old.run.registry
-    wide.giver.room_needed = needing_room(registry.grown())
+    wide.giver.preallocations = to_preallocate(registry.grown())
     wide.meet()
     change(wide.old.optimizer.state[next(wide.old.net.parameters())])
     found, held = wide.move(), registry.state(None)

@@ -23,7 +23,7 @@ from perdure.loop.run import Run
 from perdure.state.fully_sharded import infos
 from perdure.state.registry import Registry
 from perdure.wire import Handover
-from perdure.wire.settings import NOBODY, Settings
+from perdure.wire.settings import NO_MEMBER, Settings
 
 pytestmark = pytest.mark.usefixtures("placeholder")
 
@@ -42,7 +42,7 @@ def effects(world: int, joins: tuple[int, ...], leavers: tuple[int, ...], how: s
     registry, names = Registry(), IN_TWO.get(how, ("dp",))
     mesh = init_device_mesh("cpu", (2, 2) if how in IN_TWO else (4,), mesh_dim_names=names)
     registry.add("model", shard(nn.Linear(4, 4), how, mesh))
-    settings = Settings("file:///nowhere", uid="uid", run=1, rank=1, world=4, member=NOBODY)
+    settings = Settings("file:///nowhere", uid="uid", run=1, rank=1, world=4, member=NO_MEMBER)
     run = SimpleNamespace(registry=registry, settings=settings, world=4, framework=None, joining=False, replicas=())
     run.collectives_before = 0
     attempt = Attempt(1, 2, 4, joins, leavers)
@@ -90,7 +90,7 @@ def test_a_model_that_gets_a_part_after_an_offer_ends_the_attempt_before_anythin
     net = model(found)
     net.late = fully_shard(nn.Linear(4, 4), mesh=net.weight.device_mesh)
     with pytest.raises(UserError, match="has got or replaced parameters since this attempt began"):
-        found.resharding.make_rooms(cast("Any", None), cast("Any", None))
+        found.resharding.allocate_new_shards(cast("Any", None), cast("Any", None))
 
 
 @pytest.mark.parametrize("how", ["fsdp", *IN_TWO])

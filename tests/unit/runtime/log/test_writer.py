@@ -328,7 +328,7 @@ class TestAnotherUid:
         old = opened(store, 5)
         commit(old, 100)
         new = opened(store, 1, uid=NEW_UID)
-        with pytest.raises(RootTakenOver, match=f"belongs to job uid {NEW_UID}.*a root of its own"):
+        with pytest.raises(RootTakenOver, match=f"belongs to job uid {NEW_UID}.*its own root"):
             commit(old, 110)
         with pytest.raises(RootTakenOver) as caught:
             writer(store, 6).try_open(1, wait_over=True)

@@ -72,7 +72,7 @@ class Training:
         self.run.progress.step += 1
         self.scheduler.step()
         self.run.progress.saved = False
-        self.run.images.stand()
+        self.run.images.reach_safe_point()
 
     def whole(self) -> dict[str, Any]:
         """What a commit made here would hold."""
@@ -139,7 +139,7 @@ def test_two_ranks_at_one_step_have_the_same_sum_although_their_buffers_differ(t
         training.step()
         assert training.norm.running_mean is not None
         training.norm.running_mean += len(sums)
-        training.run.images.stand()
+        training.run.images.reach_safe_point()
         training.run.images.leave()
         training.run.images.end()
         assert training.image
@@ -232,7 +232,7 @@ def test_a_step_whose_error_the_script_has_caught_is_done_again(training: Traini
     for _ in range(2):
         training.forward().backward()
         training.run.progress.step += counted
-        training.run.images.stand()
+        training.run.images.reach_safe_point()
     training.run.images.leave()
     image = training.image
     assert image
@@ -268,7 +268,7 @@ def test_a_request_in_the_middle_of_a_step_waits_for_its_end(training: Training)
     asking = threading.Thread(target=training.run.images.leave, args=(float(SECONDS),))
     asking.start()
     training.run.progress.step += 1
-    training.run.images.stand()
+    training.run.images.reach_safe_point()
     asking.join(SECONDS)
     assert training.image
     assert training.image.label.stamp.step == 2
@@ -278,17 +278,17 @@ def test_parameters_that_change_without_an_optimizer_are_no_place_to_go_on_from(
     training.step()
     with torch.no_grad():
         training.linear.weight.mul_(2)
-    training.run.images.stand()
+    training.run.images.reach_safe_point()
     training.run.images.leave()
     assert training.image is None
 
 
 def test_a_script_may_do_something_to_its_parameters_between_two_epochs(training: Training) -> None:
     training.step()
-    training.run.images.stand(behind_epoch=True)
+    training.run.images.reach_safe_point(behind_epoch=True)
     with torch.no_grad():
         training.linear.weight.mul_(2)
-    training.run.images.stand()
+    training.run.images.reach_safe_point()
     training.run.images.leave()
     assert training.image
 
@@ -297,7 +297,7 @@ def test_a_run_that_has_taken_over_begins_with_what_it_was_given(training: Train
     training.step()
     with torch.no_grad():
         training.linear.weight.mul_(2)
-    training.run.images.stand(after_takeover=True)
+    training.run.images.reach_safe_point(after_takeover=True)
     training.run.images.leave()
     assert training.image
 
@@ -339,7 +339,7 @@ def test_a_single_rank_leaves_one_only_where_it_ends_and_may_be_the_last(trainin
 def test_a_process_with_a_ranks_place_leaves_its_own_image(training: Training) -> None:
     training.run.progress.saved = False
     training.run.images.stand_in(2, 0, ("torch",))
-    training.run.images.stand(after_takeover=True)
+    training.run.images.reach_safe_point(after_takeover=True)
     training.run.images.leave()
     assert training.image
     assert (training.image.label.stamp.run, training.image.label.stamp.rank) == (3, 1)
@@ -348,7 +348,7 @@ def test_a_process_with_a_ranks_place_leaves_its_own_image(training: Training) -
 def test_where_a_commit_was_made_there_is_nothing_to_leave(training: Training) -> None:
     training.step()
     training.run.progress.saved = True
-    training.run.images.stand()
+    training.run.images.reach_safe_point()
     training.run.images.leave()
     assert training.image is None
 
@@ -566,7 +566,7 @@ def test_a_rank_that_is_asked_in_its_last_step_and_takes_too_long_has_left_the_p
     asking.join(SECONDS)
     assert [event for event in told.events if isinstance(event, Imaged)] == [Imaged(1, "", 3)]
     training.run.progress.step += 1
-    training.run.images.stand()
+    training.run.images.reach_safe_point()
     assert [image.label.stamp.step for image in read_images(training.path)] == [1]
     with pytest.raises(PeerLost, match="it stops training"):
         training.optimizer.step()
@@ -584,7 +584,7 @@ def test_a_rank_that_is_asked_in_a_step_to_which_all_came_leaves_it_before_its_s
     while not training.run.images._machine.asked:
         continue
     training.run.progress.step += 1
-    training.run.images.stand()
+    training.run.images.reach_safe_point()
     assert [image.label.stamp.step for image in read_images(training.path)] == [2]
     asking.join(SECONDS)
     with pytest.raises(PeerLost, match="it stops training"):
@@ -645,7 +645,7 @@ def test_a_hidden_optimizer_that_steps_before_the_ranks_have_met_is_said_once(
         training.forward().backward()
         hiding.inner.step()
         training.run.progress.step += 1
-        training.run.images.stand()
+        training.run.images.reach_safe_point()
     assert capfd.readouterr().err.count("if a rank dies, the newest commit counts") == 1
     assert not training.run.images.wanted
     meeting.clear()
@@ -660,7 +660,7 @@ def test_an_optimizer_of_something_else_is_none_of_the_ranks_concern(training: T
     aside = torch.optim.SGD(probe.parameters(), lr=0.1)
     probe(torch.ones(4)).sum().backward()
     aside.step()
-    training.run.images.stand()
+    training.run.images.reach_safe_point()
     meeting.clear()
     last_step(training)
     training.run.images.leave()
@@ -684,7 +684,7 @@ def test_ranks_that_exchange_values_between_two_optimizers_are_told_once_what_a_
             training.run.registry.named["second"].step()
             assert other.is_over(SECONDS)
             training.run.progress.step += 1
-            training.run.images.stand()
+            training.run.images.reach_safe_point()
             said = capfd.readouterr().err.count("two optimizers of a step: if one dies there, the newest commit counts")
             assert said == (exchanged and training.run.progress.step == 3)
     finally:

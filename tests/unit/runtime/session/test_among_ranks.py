@@ -98,7 +98,7 @@ class HandsOver:
         return NEXT if self.run.settings.run != NEXT else 0
 
     def hand_over(self, stop: Stop) -> bool:
-        assert cast("Watched", self.run.pulse).pauses == 1, "who says nothing here is no lost peer"
+        assert cast("Watched", self.run.heartbeat).pauses == 1, "who says nothing here is no lost peer"
         self.stops.append(stop)
         if not self.exits:
             self.run.settings = Settings(self.run.settings.root, uid="u", run=NEXT, rank=0, world=2, image_file=IMAGE)
@@ -124,7 +124,7 @@ class Rank:
         settings = Settings(root.as_uri(), uid="u", run=3, rank=0, world=2, image_file=IMAGE if images else None)
         self.run, self.other, self.told = Run(settings), Other(), Told()
         self.run.peers, self.run.agreement = Alone(0, 2), Agreement(self.other, interval=0.0)
-        self.run.pulse = Watched(settings, lambda: False, lambda _: None)
+        self.run.heartbeat = Watched(settings, lambda: False, lambda _: None)
         self.run.opened_checkpointer = cast("Checkpointer", SimpleNamespace(commit=None, pin=None))
         self.run.reporter.add(self.told)
         self.net = nn.Linear(2, 1)
@@ -222,7 +222,7 @@ class TestAPeerIsLost:
 class TestAHandOver:
     def ready(self, rank: Rank, *, exits: bool = False) -> HandsOver:
         handing = HandsOver(rank.run, exits=exits)
-        rank.boundary.handing = cast("Any", handing)
+        rank.boundary.live_handover = cast("Any", handing)
         rank.other.says = Votes(attempt=NEXT)
         rank.step()
         rank.asks()
@@ -275,7 +275,7 @@ class TestAHandOver:
 
     def test_whose_end_wants_an_exit_asks_all_for_one(self, rank: Rank) -> None:
         handing = HandsOver(rank.run)
-        rank.boundary.handing = cast("Any", handing)
+        rank.boundary.live_handover = cast("Any", handing)
         handing.exit_wanted = True
         rank.step()
         rank.asks()

@@ -516,7 +516,7 @@ def test_a_name_means_one_loader(join: Join) -> None:
     first = session.loader(samples(), 8, name="a", num_workers=0)
     assert session.loader(samples(), 8, name="a", num_workers=0) is first
     for arguments in ({"batch_size": 4}, {"batch_size": 8, "shuffle": False}, {"batch_size": 8, "num_workers": 1}):
-        with pytest.raises(UserError, match="a name of its own"):
+        with pytest.raises(UserError, match="its own name"):
             session.loader(samples(), name="a", **arguments)  # type: ignore[arg-type]
     for taken in ("steps", "epochs"):
         with pytest.raises(UserError, match="taken"):

@@ -20,7 +20,7 @@ import perdure
 from e2e.harness.local_run import free_port
 from perdure import Session, UserError
 from perdure.cli.main import main
-from perdure.session.description import Handed, Loop, Moment, Registered, StartPoint
+from perdure.session.description import LoaderDescription, Loop, Moment, Registered, StartPoint
 from perdure.testing import processes
 from tests.support.forked import Forked, forked_ranks
 from tests.unit.runtime.records import entries
@@ -74,9 +74,9 @@ class TestBeforeTraining:
         assert [phase.name for phase in found.phases] == ["init", "epoch"]
         assert found.phases[0] == Moment("init", ("warm_start",))
         assert found.loaders == (
-            Handed("train", 5, 40, 8, (8,), shuffle=True, drop_last=False),
-            Handed("valid", 2, 40, 16, (16,), shuffle=False, drop_last=True),
-            Handed("steps", 12, None, 1, (), shuffle=False, drop_last=False),
+            LoaderDescription("train", 5, 40, 8, (8,), shuffle=True, drop_last=False),
+            LoaderDescription("valid", 2, 40, 16, (16,), shuffle=False, drop_last=True),
+            LoaderDescription("steps", 12, None, 1, (), shuffle=False, drop_last=False),
         )
         numbers = 4 * 8 + 8 + 8 + 1
         assert found.registered == (

@@ -360,7 +360,7 @@ def test_an_image_is_of_the_next_place_again(tmp_path: Path, then: str) -> None:
     training.step()
     register_late(training.run, {"late": Counting(1)}, {}, (), None)
     if then == "a place":
-        training.run.images.stand()
+        training.run.images.reach_safe_point()
     if then == "a step":
         training.step()
     whole = training.whole()

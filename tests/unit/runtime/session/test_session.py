@@ -372,9 +372,9 @@ def test_a_generator_that_a_dataset_or_a_function_keeps_for_itself_is_warned_of_
         session.loader(samples(), 8, name="mixed", collate_fn=Mixing())
     session.on("epoch", lambda _: generator.random())
     said = capfd.readouterr().err
-    assert said.count("the dataset has a random generator of its own, noise: its state is in no checkpoint") == 1
-    assert said.count("loader 'mixed': the collate_fn has a random generator of its own, dice") == 1
-    assert said.count("the hook 'epoch' has a random generator of its own, generator") == 1
+    assert said.count("the dataset has a private random generator, noise: its state is in no checkpoint") == 1
+    assert said.count("loader 'mixed': the collate_fn has a private random generator, dice") == 1
+    assert said.count("the hook 'epoch' has a private random generator, generator") == 1
 
 
 def pinned(root: Path) -> list[tuple[int, str, bool]]:

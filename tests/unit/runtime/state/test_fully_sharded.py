@@ -348,11 +348,11 @@ def test_gradients_have_the_type_at_another_size_that_the_script_has_given_them(
         parameter.grad_dtype = torch.float32
     fully_shard(net, mesh=init_device_mesh("cpu", (WORLD,)))
     made = Resharded([net], rank=1, world=6)
-    rooms = [(part, made.room(part)[0]) for part in net.parameters()]
+    memories = [(part, made.memory_for(part)[0]) for part in net.parameters()]
     uninstall()
     install_placeholder(rank=1, world=6)
     take_groups([net])
-    made.install(rooms)
+    made.install(memories)
     assert [one.sharded_grad_dtype for one in params_of(net)] == [torch.float32] * 2
 
 
@@ -435,13 +435,13 @@ def test_a_model_of_another_size_is_what_torch_shards_at_that_size(kind: str, ra
     assert strays(parts[1:], [net]) == [parts[0]]
     before, kept_meshes = [described(part) for part in parts], keepers.made()
     made_anew = Resharded([net], rank=rank, world=world)
-    rooms = [(part, made_anew.room(part)[0]) for part in parts]
+    memories = [(part, made_anew.memory_for(part)[0]) for part in parts]
     assert [described(part) for part in parts] == before, "nothing is changed yet"
     assert [one for one in keepers.made() if not any(one[0] is mesh for mesh, _ in kept_meshes)] == []
     uninstall()
     install_placeholder(rank=rank, world=world)
     take_groups([net])
-    made_anew.install(rooms)
+    made_anew.install(memories)
     fresh = made()
     assert [described(one) for one in net.parameters()] == [described(one) for one in fresh.parameters()]
     assert [described(values["exp_avg"]) for values in optimizer.state.values()] == [

@@ -117,7 +117,7 @@ def test_until_is_a_time_that_the_message_names_as_the_end() -> None:
     assert intent is not None
     ready_by = intent.ready_by
     assert ready_by is not None
-    assert _until(told.status, f"awaited until {ready_by:%H:%M:%SZ}") == ready_by
+    assert _until(told.status, f"waits for new members until {ready_by:%H:%M:%SZ}") == ready_by
     assert _until(told.status, "no time limit: the run is not stopped while new members fail") is None
 
 

@@ -32,12 +32,12 @@ def shown(whole: Page) -> str:
 
 def test_a_drained_job_tells_its_story_in_the_order_of_time() -> None:
     story = told(moved())
-    assert [one.time for one in story.happenings] == sorted(one.time for one in story.happenings)
-    runs = [one for one in story.happenings if one.what.startswith("run ")]
+    assert [one.time for one in story.entries] == sorted(one.time for one in story.entries)
+    runs = [one for one in story.entries if one.what.startswith("run ")]
     assert [one.details.partition("; ")[0] for one in runs] == ["began with 2 members", "took over live with 2 members"]
     assert "because node n2 is cordoned" in runs[1].details
     assert runs[1].details.endswith("training stood still for 0.06s")
-    assert {"start", "NodeLeaving", "RunPlanned", "HandedOver"} <= {one.what for one in story.happenings}
+    assert {"start", "NodeLeaving", "RunPlanned", "HandedOver"} <= {one.what for one in story.entries}
     assert "Moves: 1 live; training stood still for 0.06s" in shown(page(story, NOW))
 
 
@@ -45,7 +45,7 @@ def test_a_member_that_died_is_told_with_its_error_until_the_next_run_has_begun(
     stage = moved()
     stage.end_pod(stage.names()[0], write_outcome(Outcome(ExitKind.FAILED, 2, 0, 500, opened=2)), exit_code=1)
     stage.settle()
-    last = [one for one in told(stage).happenings if one.what == stage.names()[0]]
+    last = [one for one in told(stage).entries if one.what == stage.names()[0]]
     assert [one.details for one in last] == ["ended: failed, at step 500 of run 2"]
 
 
@@ -55,7 +55,7 @@ def test_what_a_run_cost_is_told() -> None:
     job = seen(moved())
     status = job.status.model_copy(update={"history": (entry,)})
     story = timeline(replace(job, record=replace(job.record, status=status)), [])
-    (run,) = [one for one in story.happenings if one.what == "run 7"]
+    (run,) = [one for one in story.entries if one.what == "run 7"]
     assert run.details == (
         "took over, all its pods new, with 4 members; no better, because no room; training stood still for 61s; "
         "began at step 40; 3 steps lost; at most 2 steps in doubt; 1 steps saved by survivors; "
@@ -76,8 +76,8 @@ def test_an_event_without_a_time_is_left_out_and_a_hostile_one_shows_no_controls
     later = (stage.now + timedelta(seconds=1)).isoformat()
     events = [{"reason": "Odd"}, {"eventTime": later, "type": "Warning", "reason": "Bad", "note": "\x1b[31m[red]x"}]
     story = timeline(seen(stage), events)
-    assert [(one.what, one.warning) for one in story.happenings][-1] == ("Bad", True)
-    assert all(one.what != "Odd" for one in story.happenings)
+    assert [(one.what, one.warning) for one in story.entries][-1] == ("Bad", True)
+    assert all(one.what != "Odd" for one in story.entries)
     assert "\x1b" not in shown(page(story, stage.now))
     assert "[31m[red]x" in shown(page(story, stage.now))
 

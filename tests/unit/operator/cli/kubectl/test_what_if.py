@@ -83,7 +83,10 @@ def test_new_members_that_take_longer_than_they_are_awaited_are_told_of() -> Non
     quick = what_if([DrainSeen(snapshot(moved()), (5.0,))], ["n3"], moved().now, RULES)
     slow = what_if([DrainSeen(snapshot(moved()), (31.0,))], ["n3"], moved().now, RULES)
     assert "its pods took up to 5s to be Ready Evictions" in text(quick)
-    assert "its pods took up to 31s to be Ready: new ones are awaited until 31s after the cordon alone" in text(slow)
+    assert (
+        "its pods took up to 31s to be Ready: the operator waits for new ones only until 31s after the cordon"
+        in text(slow)
+    )
 
 
 def test_a_budget_that_leaves_room_for_one_eviction_admits_it() -> None:
@@ -153,7 +156,7 @@ def test_what_nobody_knows_before_is_said() -> None:
 
 def test_a_job_that_cannot_be_read_is_named_and_nothing_is_said_of_it() -> None:
     told = what_if([Unseen("ns", "new", "field replicas: too new")], ["n1"], NOW, RULES)
-    assert text(told).startswith("ns/new: cannot be read, so nothing is said of it: field replicas: too new")
+    assert text(told).startswith("ns/new: cannot be read, so it is not judged: field replicas: too new")
     assert text(what_if([], ["n1", "n2"], NOW, RULES)) == "No training job has a pod on n1, n2."
     many = what_if([], [f"n{number}" for number in range(200)], NOW, Rules("", "", "", "team"))
     assert text(many) == "No training job in namespace team has a pod on these 200 nodes."
@@ -162,11 +165,11 @@ def test_a_job_that_cannot_be_read_is_named_and_nothing_is_said_of_it() -> None:
 def test_a_page_says_whose_jobs_were_looked_at_and_by_which_rules() -> None:
     told = what_if([DrainSeen(snapshot(training()))], ["n1"], NOW, Rules("those of rows.yaml", "1.2", "1.2", "ns"))
     assert "If n1 were drained now: jobs in namespace ns" in text(told)
-    assert "Played as Perdure 1.2 decides. Rows of the table of signals: those of rows.yaml." in text(told)
+    assert "These are the decisions of Perdure 1.2. Rows of the table of signals: those of rows.yaml." in text(told)
     other = what_if([DrainSeen(snapshot(training()))], ["n1"], NOW, Rules("", "1.2", "1.3"))
-    assert "1.2 decides; the operator's chart is of version 1.3, and another version may decide other" in text(other)
+    assert "Perdure 1.2; the operator's chart is of version 1.3, and another version may decide other" in text(other)
     unknown = what_if([DrainSeen(snapshot(training()))], ["n1"], NOW, Rules("", "1.2"))
-    assert "1.2 decides; the operator's is not known, and another version may decide otherwise" in text(unknown)
+    assert "Perdure 1.2; the operator's is not known, and another version may decide otherwise" in text(unknown)
 
 
 def test_nodes_that_are_drained_one_by_one_have_a_row_each() -> None:

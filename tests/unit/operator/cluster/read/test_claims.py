@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from perdure_operator.api.signals import Reaction, SignalRow, SignalSource
+from perdure_operator.api.signal_rows import Reaction, SignalRow, SignalSource
 from perdure_operator.cluster.protocol import (
     NODE_CLAIMS,
     NODES,

@@ -13,7 +13,7 @@ from perdure import wire
 from perdure.errors import UserError
 from perdure.wire import LABEL_JOB, LABEL_ROLE
 from perdure_operator.api.names import LABEL_UID
-from perdure_operator.api.signals import Reaction, SignalRow, SignalSource
+from perdure_operator.api.signal_rows import Reaction, SignalRow, SignalSource
 from perdure_operator.api.status import Assigned, CurrentRun, RunPlan, TrainingJobStatus
 from perdure_operator.cluster.protocol import BUDGETS, JOBS, NODES, PODS, Conflict, Json, Resource
 from perdure_operator.cluster.read.observe import ELSEWHERE

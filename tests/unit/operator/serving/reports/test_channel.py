@@ -39,5 +39,5 @@ def test_a_file_that_cannot_be_used_leaves_the_channel_before_and_a_line(
 def test_a_start_without_a_channel_is_refused_in_one_line(url: str, tmp_path: Path) -> None:
     if url != URL:
         (tmp_path / CA_FILE).write_text("first")
-    with pytest.raises(UserError, match="members cannot be told where to report"):
+    with pytest.raises(UserError, match="members cannot learn where to report"):
         Channels(url, tmp_path)

@@ -156,7 +156,8 @@ def test_an_api_server_that_is_not_allowed_to_answer_is_one_line_a_minute(caplog
     for _ in range(3):
         assert refused(tokens, reviews.issue(sender(stage))) == 503
     assert caplog.messages == [
-        "the API server does not say whose tokens members report with, so nothing is heard: tokenreviews is forbidden"
+        "the API server does not say whose tokens members report with, so reports are ignored: "
+        "tokenreviews is forbidden"
     ]
 
 

@@ -128,7 +128,7 @@ def _hand_out(setting: Setting, world: World, rank: int, wish: on.Wish | None) -
     if wish in (on.Wish.THIS_STEP, on.Wish.NOW):
         world = change(world, rank, wants=step)
     owed = world.ranks[rank].owed
-    world = setting.after(world, rank, on.HandOut(step, wish, "due" if wish else "", same))
+    world = setting.after(world, rank, on.AtBoundary(step, wish, "due" if wish else "", same))
     one = world.ranks[rank]
     free = world.read is not None and world.read[2] in (ArenaUse.FREE, ArenaUse.NONE)
     if owed and one.owed and free and one.place == "trains" and not stands(setting.state(world, rank)):

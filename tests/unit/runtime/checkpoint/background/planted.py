@@ -51,7 +51,7 @@ def _a_process_that_died_says_failed(state: SavesState, event: on.Event) -> Step
 
 
 def _starts_by_its_own_arena(state: SavesState, event: on.Event) -> Step:
-    if isinstance(event, on.HandOut):
+    if isinstance(event, on.AtBoundary):
         own = ArenaUse.IN_USE if state.arena else ArenaUse.FREE
         return step(replace(state, busiest=own), event)
     return step(state, event)
@@ -107,7 +107,7 @@ def _nobody_stands(state: SavesState, event: on.Event) -> Step:
 
 
 def _streams_beside(state: SavesState, event: on.Event) -> Step:
-    if isinstance(event, on.HandOut) and event.wish is NOW and state.save:
+    if isinstance(event, on.AtBoundary) and event.wish is NOW and state.save:
         return stay(state, on.Stream(event.reason))
     return step(state, event)
 

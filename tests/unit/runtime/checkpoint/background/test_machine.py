@@ -44,7 +44,7 @@ def idle(rank: int = 0) -> SavesState:
 
 
 def uploading(rank: int = 0) -> SavesState:
-    return after(idle(rank), on.HandOut(7, LATER, "cadence"), on.Sealed(NAME))
+    return after(idle(rank), on.AtBoundary(7, LATER, "cadence"), on.Sealed(NAME))
 
 
 def durable(rank: int = 0) -> SavesState:
@@ -73,11 +73,11 @@ def leaves(
 def test_a_save_from_its_hand_out_to_its_entry_in_the_log() -> None:
     state = idle()
     for event, expected in (
-        (on.HandOut(7, LATER, "cadence"), (on.Copy(SAVE),)),
+        (on.AtBoundary(7, LATER, "cadence"), (on.Copy(SAVE),)),
         (on.Sealed(NAME), (on.StartUpload(SAVE, 1),)),
         (on.Durable(NAME, 1), ()),
         (on.Released(NAME, 1), ()),
-        (on.HandOut(8), ()),
+        (on.AtBoundary(8), ()),
         (on.Agreed(Words(durable=1)), (on.Prepare(SAVE),)),
         (on.Prepared(NAME), (on.Append(SAVE, final=False),)),
         (on.NoAnswer(NAME), (on.Append(SAVE, final=False, again=True),)),
@@ -86,14 +86,14 @@ def test_a_save_from_its_hand_out_to_its_entry_in_the_log() -> None:
         state, actions = step(state, event)
         assert actions == expected, event
     state = after(state, on.Agreed(words(state)))
-    assert asked(state, on.HandOut(9)) == (on.TellCommitted(SAVE, 9),)
-    assert asked(after(state, on.HandOut(9)), on.HandOut(10, LATER, "cadence"))[0] == on.Copy(
+    assert asked(state, on.AtBoundary(9)) == (on.TellCommitted(SAVE, 9),)
+    assert asked(after(state, on.AtBoundary(9)), on.AtBoundary(10, LATER, "cadence"))[0] == on.Copy(
         on.Save(2, name_of(WRITER, 2), 10, "cadence")
     )
 
 
 def test_all_ranks_tell_of_the_commit_by_rank_0s_word() -> None:
-    assert asked(committed(rank=1), on.HandOut(9)) == (on.TellCommitted(SAVE, 9),)
+    assert asked(committed(rank=1), on.AtBoundary(9)) == (on.TellCommitted(SAVE, 9),)
 
 
 def test_words_are_integers_whose_greatest_count() -> None:
@@ -117,13 +117,13 @@ def test_a_word_of_something_else_is_ignored(event: on.Event) -> None:
 
 def test_a_save_begins_only_where_no_rank_is_busy() -> None:
     busy = after(idle(), on.Agreed(Words(arena=ArenaUse.IN_USE)))
-    assert asked(busy, on.HandOut(7, LATER, "cadence")) == ()
-    assert asked(after(begin(WRITER, 0), on.Room(True)), on.HandOut(7, LATER, "cadence")) == ()
+    assert asked(busy, on.AtBoundary(7, LATER, "cadence")) == ()
+    assert asked(after(begin(WRITER, 0), on.Room(True)), on.AtBoundary(7, LATER, "cadence")) == ()
 
 
 def test_a_save_streams_where_a_rank_has_no_arena() -> None:
     without = after(idle(), on.Agreed(Words(arena=ArenaUse.NONE)))
-    assert asked(without, on.HandOut(7, LATER, "cadence")) == (on.Stream("cadence"),)
+    assert asked(without, on.AtBoundary(7, LATER, "cadence")) == (on.Stream("cadence"),)
 
 
 def test_a_part_that_fails_fails_on_all_and_is_made_again() -> None:
@@ -134,24 +134,24 @@ def test_a_part_that_fails_fails_on_all_and_is_made_again() -> None:
     told = after(failed, on.UploaderEnded(1), on.Agreed(FAILED))
     assert asked(after(failed, on.UploaderEnded(1)), on.Agreed(FAILED)) == (on.Abandon(SAVE),)
     again = on.Copy(on.Save(2, name_of(WRITER, 2), 9, "cadence"))
-    assert asked(told, on.HandOut(9)) == (on.TellFailed(SAVE, "refused"), again)
-    assert asked(told, on.HandOut(9, paused=True)) == (on.TellFailed(SAVE, "refused"),)
+    assert asked(told, on.AtBoundary(9)) == (on.TellFailed(SAVE, "refused"), again)
+    assert asked(told, on.AtBoundary(9, paused=True)) == (on.TellFailed(SAVE, "refused"),)
 
 
 def test_a_copy_that_has_changed_is_of_no_use_to_any_rank_and_is_told_apart() -> None:
-    copying = after(idle(), on.HandOut(7, LATER, "cadence"))
+    copying = after(idle(), on.AtBoundary(7, LATER, "cadence"))
     changed = after(copying, on.CopyChanged(NAME))
     assert words(changed) == FAILED
     told = after(changed, on.Agreed(FAILED))
     again = on.Copy(on.Save(2, name_of(WRITER, 2), 9, "cadence"))
-    assert asked(told, on.HandOut(9)) == (on.TellFailed(SAVE, "it changed while it was copied", changed=True), again)
-    assert not after(told, on.HandOut(9)).changed
+    assert asked(told, on.AtBoundary(9)) == (on.TellFailed(SAVE, "it changed while it was copied", changed=True), again)
+    assert not after(told, on.AtBoundary(9)).changed
 
 
 def test_a_copy_that_has_changed_after_its_deadline_was_late() -> None:
-    copying = after(idle(), on.HandOut(7, LATER, "cadence"))
+    copying = after(idle(), on.AtBoundary(7, LATER, "cadence"))
     told = after(copying, on.Late(NAME), on.CopyChanged(NAME), on.Agreed(FAILED))
-    assert asked(told, on.HandOut(9, paused=True)) == (on.TellFailed(SAVE, "not uploaded by its deadline"),)
+    assert asked(told, on.AtBoundary(9, paused=True)) == (on.TellFailed(SAVE, "not uploaded by its deadline"),)
 
 
 def test_the_uploader_of_a_save_that_failed_elsewhere_is_killed() -> None:
@@ -186,14 +186,14 @@ def test_a_sent_append_is_given_up_only_where_another_run_owns_the_log() -> None
         assert unanswered(after(sent(), on.Released(NAME, 1), event))
     fenced = after(sent(), on.CommitFenced(NAME, "run 3"))
     assert words(fenced).arena == ArenaUse.FENCED
-    assert asked(after(fenced, on.Agreed(words(fenced))), on.HandOut(9)) == (on.StopFenced("run 3"),)
-    assert asked(after(durable(1), on.Agreed(words(fenced))), on.HandOut(9)) == (on.StopFenced(""),)
+    assert asked(after(fenced, on.Agreed(words(fenced))), on.AtBoundary(9)) == (on.StopFenced("run 3"),)
+    assert asked(after(durable(1), on.Agreed(words(fenced))), on.AtBoundary(9)) == (on.StopFenced(""),)
 
 
 def test_the_clock_skips_and_others_stand() -> None:
-    assert asked(uploading(), on.HandOut(8, LATER, "cadence")) == ()
+    assert asked(uploading(), on.AtBoundary(8, LATER, "cadence")) == ()
     for wish, action in ((THIS_STEP, on.Copy(on.Save(2, name_of(WRITER, 2), 8, "epoch"))), (NOW, on.Stream("epoch"))):
-        standing = after(after(durable(), on.Agreed(DURABLE), on.Released(NAME, 1)), on.HandOut(8, wish, "epoch"))
+        standing = after(after(durable(), on.Agreed(DURABLE), on.Released(NAME, 1)), on.AtBoundary(8, wish, "epoch"))
         assert stands(standing)
         said = words(after(standing, on.Prepared(NAME), on.Appended(NAME, 9)))
         settled, actions = step(standing, on.Stood(said))
@@ -204,7 +204,7 @@ def test_the_clock_skips_and_others_stand() -> None:
 
 
 def test_a_position_that_was_just_saved_is_not_saved_again() -> None:
-    standing = after(committing(), on.HandOut(7, NOW, "script", same=True))
+    standing = after(committing(), on.AtBoundary(7, NOW, "script", same=True))
     said = words(after(standing, on.Prepared(NAME), on.Appended(NAME, 9)))
     assert asked(standing, on.Stood(said)) == (on.TellCommitted(SAVE, 9),)
 
@@ -219,7 +219,7 @@ def test_a_hand_over_drops_what_is_not_being_committed() -> None:
     assert (newer.owed, newer.dropped) == ("cadence", True)
     assert words(newer) == Words(arena=ArenaUse.IN_USE)
     newer = after(newer, on.UploaderEnded(1), on.Agreed(NOBODY))
-    begun, actions = step(newer, on.HandOut(7))
+    begun, actions = step(newer, on.AtBoundary(7))
     assert actions == (on.Copy(on.Save(1, name_of("w2", 1), 7, "cadence")),)
     assert not may_hand_over(begun)
 

@@ -13,8 +13,7 @@ import torch
 from perdure.checkpoint.background.arena import Arena
 from perdure.checkpoint.background.part import put_index, put_shard
 from perdure.checkpoint.background.sealed import Seal, read_part
-from perdure.checkpoint.background.uploading import PartUploaded, Uploader
-from perdure.checkpoint.background.words import (
+from perdure.checkpoint.background.uploader_messages import (
     FAILED,
     LINE_BYTES,
     Lines,
@@ -25,6 +24,7 @@ from perdure.checkpoint.background.words import (
     write_order,
     write_word,
 )
+from perdure.checkpoint.background.uploading import PartUploaded, Uploader
 from perdure.checkpoint.stage import stage
 from perdure.checkpoint.upload import Staged, put_manifest, put_part
 from perdure.errors import Corrupt

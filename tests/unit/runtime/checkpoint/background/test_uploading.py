@@ -17,8 +17,8 @@ import pytest
 from perdure.checkpoint.background import uploading
 from perdure.checkpoint.background.arena import Arena
 from perdure.checkpoint.background.sealed import PAGE_BYTES
+from perdure.checkpoint.background.uploader_messages import DURABLE, LINE_BYTES, UploaderWord, write_word
 from perdure.checkpoint.background.uploading import ArenaRead, PartUploaded, Uploader, UploadFailed
-from perdure.checkpoint.background.words import DURABLE, LINE_BYTES, UploaderWord, write_word
 from perdure.checkpoint.upload import put_part
 from perdure.store import open_store
 from tests.support.covering import covering

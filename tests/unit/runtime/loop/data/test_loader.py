@@ -46,10 +46,10 @@ class Epochs:
         self.told.append("begin")
 
     def batch_requested(self, source: Source[Any]) -> None:
-        self.told.append(f"asked at {source.handed}")
+        self.told.append(f"asked at {source.handed_out}")
 
-    def handed(self, source: Source[Any]) -> None:
-        self.told.append(f"handed {source.handed}")
+    def batch_handed_out(self, source: Source[Any]) -> None:
+        self.told.append(f"handed {source.handed_out}")
 
     def end_pass(self, source: Source[Any]) -> None:
         self.told.append("left" if source.left else "end")

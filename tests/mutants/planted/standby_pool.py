@@ -6,7 +6,7 @@ from typing import Final
 
 from tests.mutants.mutant import Mutant
 
-SPARING: Final = (
+STANDBY_POOL: Final = (
     Mutant(
         "a warm spare stays beside the run while a member's place is empty",
         "perdure_operator.decide:take_spares",

@@ -9,7 +9,7 @@ from perdure.group.gloo import GlooPeers
 from perdure.loop.run import Run
 
 
-def standing(run: Run) -> str:
+def current_call(run: Run) -> str:
     """This rank's place as text that follows "rank 0"; "" before the run is open. From any thread."""
     if run.opened_checkpointer is None:
         return ""
