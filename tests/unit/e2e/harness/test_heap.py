@@ -54,7 +54,7 @@ def test_the_collector_rests_while_test_modules_are_imported_and_works_in_tests(
 
 
 def test_what_a_files_tests_have_left_is_not_looked_at_by_those_of_the_next(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, with_xdist_alone: None
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
     pytester.makeconftest('pytest_plugins = ["e2e.harness.heap"]')
@@ -68,7 +68,7 @@ def test_what_a_files_tests_have_left_is_not_looked_at_by_those_of_the_next(
 
 @pytest.mark.parametrize("words", [("-n1",), ()], ids=["worker", "no worker"])
 def test_a_workers_exit_handlers_run_and_its_modules_are_not_taken_down(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, with_xdist_alone: None, words: tuple[str, ...]
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
     pytester.makeconftest('pytest_plugins = ["e2e.harness.heap"]')

@@ -26,7 +26,7 @@ def test_long(seed):
 
 
 @pytest.fixture
-def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, with_xdist_alone: None) -> pytest.Pytester:
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
     monkeypatch.delenv(tiers.VARIABLE, raising=False)
     pytester.makeini("[pytest]\nmarkers =\n    chaos\n")

@@ -61,7 +61,9 @@ def test_who_finds_no_lane_takes_what_needs_none() -> None:
 
 
 @pytest.fixture
-def run_of_its_own(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+def run_of_its_own(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, with_xdist_alone: None
+) -> pytest.Pytester:
     """A folder for tests that another pytest runs, spread as ours are; nothing of the run around it shows there."""
     monkeypatch.delenv(VARIABLE)
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
