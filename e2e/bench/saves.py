@@ -39,7 +39,9 @@ USUAL = (CONTROL, OURS, BASELINE)
 QUANTITIES = {
     "stall": ("stall per save", "s"),
     "held": ("held at the hand-out", "s"),
+    "together": ("held since the last rank came", "s"),
     "durable": ("until durable", "s"),
+    "known": ("until the ranks know it", "s"),
     "during": ("a step while it uploads, of one without", "times"),
     "cpu": ("CPU", "s per GiB"),
 }
@@ -132,10 +134,13 @@ def _figures(row: Row, found: Mapping[str, Found]) -> Iterator[Figure]:
     aim = max(0.0, control.copy - control.window) + AIM_SECONDS
     yield Figure(f"{row.name}: aim for the stall", "s", (aim,))
     for quantity, (name, unit) in QUANTITIES.items():
-        baseline = Figure("", unit, tuple(cost[quantity] for cost in theirs.saves)).median if theirs else None
+        usual = [cost[quantity] for cost in theirs.saves if quantity in cost] if theirs else []
+        baseline = Figure("", unit, tuple(usual)).median if usual else None
         for way, one in found.items():
+            if quantity not in one.saves[0]:
+                continue
             samples = tuple(cost[quantity] for cost in one.saves)
-            told = (baseline, NAMES[BASELINE]) if way == OURS and theirs else (None, "")
+            told = (baseline, NAMES[BASELINE]) if way == OURS and baseline is not None else (None, "")
             yield Figure(f"{row.name}: {name}: {NAMES[way]}", unit, samples, *told)
     for way, one in found.items():
         if way != CONTROL:
@@ -152,11 +157,14 @@ def _measured(progress: Progress, way: str, row: Row, rounds: int) -> Found:
         root = uri if way == OURS else str(folder)
         progress.say(f"{row.name}: {rounds} saves: {NAMES[way]}")
         what = [way, root, row.kind, str(row.mib)]
-        costs = _run(row.ranks, [*what, str(row.seconds), str(rounds)], environ)
+        costs, *others = _run(row.ranks, [*what, str(row.seconds), str(rounds)], environ)
+        for number, cost in enumerate(costs["saves"] if others else ()):
+            came = max(rank["saves"][number]["came"] for rank in (costs, *others))
+            cost["together"] = max(0.0, cost["given"] - came)
         restored = {}
         for ranks in row.restores if way in (OURS, BASELINE) else ():
             progress.say(f"{row.name}: a restore on {ranks}: {NAMES[way]}")
-            restored[ranks] = float(_run(ranks, [*what, "restore"], environ))
+            restored[ranks] = float(_run(ranks, [*what, "restore"], environ)[0])
     return Found(**costs, restored=restored)
 
 
@@ -174,8 +182,8 @@ def _place(row: Row) -> Iterator[tuple[Path, str, Mapping[str, str]]]:
             yield folder, "s3://bench/saves", server.environ
 
 
-def _run(ranks: int, arguments: list[str], environ: Mapping[str, str]) -> Any:
-    """What rank 0 has found."""
+def _run(ranks: int, arguments: list[str], environ: Mapping[str, str]) -> list[Any]:
+    """What each rank has found."""
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("PERDURE_")}
     place = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), **environ}
     started = [
@@ -192,4 +200,4 @@ def _run(ranks: int, arguments: list[str], environ: Mapping[str, str]) -> Any:
     for process, (_, errors) in zip(started, outputs, strict=True):
         if process.returncode:
             raise RuntimeError(f"{' '.join(arguments)} failed:\n{errors[-3000:]}")
-    return json.loads(outputs[0][0].splitlines()[-1])["found"]
+    return [json.loads(output.splitlines()[-1])["found"] for output, _ in outputs]

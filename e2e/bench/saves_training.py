@@ -1,4 +1,4 @@
-"""Trains as one rank, saves now and then in one way, and prints as rank 0 what each save cost, as JSON.
+"""Trains as one rank, saves now and then in one way, and prints what each save cost this rank, as JSON.
 
     python -m e2e.bench.saves_training WAY ROOT KIND MIB SECONDS ROUNDS
     python -m e2e.bench.saves_training WAY ROOT KIND MIB restore
@@ -35,10 +35,10 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 import perdure
+from e2e.bench.commits import Commits
 from e2e.bench.stalling import Blocking, Dcp, memory_of
 from e2e.bench.torch_checkpointing_way import TorchCheckpointing
 from perdure.checkpoint import boxes
-from perdure.checkpoint.state import NewCommit
 
 LAYER_MIB: Final = 4
 WIDTH: Final = 1024
@@ -162,24 +162,28 @@ def half_of(mib: int, seconds: float) -> int:
     return max(HALF_STEPS, math.ceil(half / seconds)) if seconds else HALF_STEPS
 
 
-def by_perdure(root: str, training: Training, half: int, rounds: int) -> tuple[Clock, list[float]]:
+Ends = list[dict[str, float]]
+"""Of each save the seconds until it was durable, and of ours until the ranks knew it."""
+
+
+def by_perdure(root: str, training: Training, half: int, rounds: int) -> tuple[Clock, Ends]:
     """Its own saves, every so many steps."""
-    clock, durable = Clock(), list[float]()
+    clock, commits = Clock(), Commits()
     os.environ |= {"PERDURE_EVERY_STEPS": str(2 * half), "PERDURE_KEEP": "1", "PERDURE_BACKGROUND_BYTES": "0"}
     with perdure.Session.from_env(root) as session:
         session.register(model=training.model, optimizer=training.optimizer)
-
-        @session.on("committed")
-        def committed(commit: NewCommit) -> None:
-            durable.append(sum(commit.seconds[0].values()))
-
+        session.on("committed", commits.told)
         for _ in session.epochs(1):
             for _ in session.steps(2 * half * (rounds + 2)):
                 clock.begins()
                 training.step()
                 clock.ends()
                 session.step()
-    return clock, durable
+    made, ends = commits.made(root), Ends()
+    for step in range(2 * half, 2 * half * (rounds + 2), 2 * half):
+        begun = clock.stepped[step - 1]
+        ends.append({"durable": made[step] - begun, "known": commits.known[step] - begun})
+    return clock, ends
 
 
 class Never:
@@ -225,20 +229,20 @@ def synced(file: Path, write: Callable[[Path], object]) -> None:
         os.fsync(opened.fileno())
 
 
-def by_another(way: Any, training: Training, half: int, rounds: int) -> tuple[Clock, list[float]]:
+def by_another(way: Any, training: Training, half: int, rounds: int) -> tuple[Clock, Ends]:
     """Every so many steps it saves, and nobody else does."""
-    clock, durable = Clock(), list[float]()
+    clock, ends = Clock(), Ends()
     for step in range(2 * half * (rounds + 2)):
         if step and step % (2 * half) == 0:
-            durable += [way.awaited()] if step > 2 * half else []
+            ends += [{"durable": way.awaited()}] if step > 2 * half else []
             way.save(step)
         clock.begins()
         training.step()
         clock.ends()
-    return clock, [*durable, way.awaited()]
+    return clock, [*ends, {"durable": way.awaited()}]
 
 
-def figures(clock: Clock, durable: list[float], half: int, rounds: int, gib: float) -> list[dict[str, float]]:
+def figures(clock: Clock, ends: Ends, half: int, rounds: int, gib: float) -> list[dict[str, float]]:
     """The costs of each save but the first, for which memory is new."""
     found = []
     for number in range(2, rounds + 2):
@@ -255,8 +259,10 @@ def figures(clock: Clock, durable: list[float], half: int, rounds: int, gib: flo
                 "held": clock.requested[first] - clock.stepped[first - 1],
                 "stall": bears - alone * (half + 1),
                 "during": statistics.mean(steps) / alone,
-                "durable": durable[number - 1],
                 "cpu": cpu / gib,
+                "came": clock.stepped[first - 1],
+                "given": clock.requested[first],
+                **ends[number - 1],
             }
         )
     return found
@@ -294,14 +300,13 @@ def main() -> None:
         rounds, length = int(sys.argv[6]), 0.0 if kind == "fsdp2" else float(seconds)
         training, half = Training(kind, mib, length), half_of(mib, length)
         if way == "perdure":
-            clock, durable = by_perdure(root, training, half, rounds)
+            clock, ends = by_perdure(root, training, half, rounds)
         else:
-            clock, durable = by_another(other_way(way, training, Path(root)), training, half, rounds)
+            clock, ends = by_another(other_way(way, training, Path(root)), training, half, rounds)
         copied, window = training.seconds_of_a_copy(), training.window
-        saves = figures(clock, durable, half, rounds, mib / 1024 / world)
+        saves = figures(clock, ends, half, rounds, mib / 1024 / world)
         found = {"saves": saves, "peak": clock.peak / 2**20, "copy": copied, "window": window}
-    if os.environ["RANK"] == "0":
-        print(json.dumps({"found": found}), flush=True)
+    print(json.dumps({"found": found}), flush=True)
 
 
 if __name__ == "__main__":

@@ -17,15 +17,14 @@ import statistics
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import torch
 
 import perdure
+from e2e.bench.commits import Commits
 from e2e.bench.stalling import STEPS, Training
-from perdure.checkpoint.state import NewCommit
 
 SAVED_EVERY: Final = 4 * STEPS
 FIRST: Final = 1
@@ -39,58 +38,46 @@ def main() -> None:
     os.environ |= {"PERDURE_EVERY_STEPS": str(SAVED_EVERY), "PERDURE_KEEP": "1", "PERDURE_BACKGROUND_BYTES": "0"}
     stepped: list[float] = []
     requested: list[float] = []
-    known: dict[int, CommitSeen] = {}
+    commits = Commits()
     with perdure.Session.from_env(folder) as session:
         if sys.argv[4:]:
             session._core.run.background._effects.deferral.refused = True  # noqa: SLF001
         session.register(model=training.state.model, optimizer=training.state.optimizer)
 
-        @session.on("committed")
-        def committed(commit: NewCommit) -> None:
-            known[commit.step] = CommitSeen(session.steps_done, sum(commit.seconds[0].values()))
-
+        session.on("committed", commits.told)
         for _ in session.epochs(1):
             for _ in session.steps(SAVED_EVERY * (rounds + FIRST)):
                 requested.append(time.perf_counter())  # the batch is here: what is due has been done
                 training.step()
                 stepped.append(time.perf_counter())
                 session.step()
-    saves = figures(requested, stepped, known, rounds)
+    saves = figures(requested, stepped, commits, commits.made(folder.as_uri()), rounds)
     if not saves:
-        raise SystemExit(f"no save was committed within {SAVED_EVERY // 2} steps: {known}")
+        raise SystemExit(f"no save was known within {SAVED_EVERY // 2} steps: {commits.known}")
     print(json.dumps({"saves": saves}))
 
 
-@dataclass(frozen=True)
-class CommitSeen:
-    """A commit that the ranks know of."""
-
-    at: int
-    """Steps done by then."""
-    seconds: float
-    """From the beginning of the save until it was committed."""
-
-
 def figures(
-    requested: list[float], stepped: list[float], known: Mapping[int, CommitSeen], rounds: int
+    requested: list[float], stepped: list[float], commits: Commits, made: Mapping[int, float], rounds: int
 ) -> list[dict[str, float]]:
-    """The costs of each save but the first ones. Step n, from 0, begins at `requested[n]`; `known` by their steps."""
+    """The costs of each save but the first ones. Step n, from 0, begins at `requested[n]`."""
     found = []
     for number in range(FIRST, rounds + FIRST):
         first = number * SAVED_EVERY
         control, end = first + SAVED_EVERY // 2, first + SAVED_EVERY - 1
-        commit = known.get(first)
-        if commit is None or commit.at > control:
+        known, begun = commits.known.get(first), stepped[first - 1]
+        if known is None or known > stepped[control]:
             continue
         alone = (stepped[end] - stepped[control]) / (end - control)
-        bears = stepped[control] - stepped[first - 1]
+        bears = stepped[control] - begun
         steps = [stepped[step] - requested[step] for step in range(first, first + STEPS)]
         found.append(
             {
-                "held": requested[first] - stepped[first - 1],
+                "held": requested[first] - begun,
                 "stall": bears - alone * (control - first + 1),
                 "during": statistics.mean(steps) / alone,
-                "durable": commit.seconds,
+                "durable": made[first] - begun,
+                "known": known - begun,
             }
         )
     return found

@@ -27,6 +27,7 @@ QUANTITIES = {
     "stall": ("stall per save", "s"),
     "held": ("held at the hand-out", "s"),
     "durable": ("until durable", "s"),
+    "known": ("until the ranks know it", "s"),
     "during": ("a step while it uploads, of one without", "times"),
     "extra": ("memory", "MiB"),
 }
@@ -55,11 +56,11 @@ def _figures(mib: int, found: dict[str, Any]) -> list[Figure]:
         samples = {
             way: tuple(cost[quantity] for cost in costs) for way, costs in found["ways"].items() if quantity in costs[0]
         }
-        theirs = Figure(BASELINE, unit, samples[BASELINE])
+        theirs = Figure(BASELINE, unit, samples.get(BASELINE, (0.0,)))
         for way, values in samples.items():
             own = Figure(f"{mib} MiB, {name}: {way}", unit, values)
             ratio = f"of {BASELINE}: {own.median / theirs.median:.3g} times" if theirs.median > 0 else ""
-            figures.append(Figure(own.name, unit, values, theirs.median, ratio))
+            figures.append(Figure(own.name, unit, values, theirs.median if BASELINE in samples else None, ratio))
     for kind, seconds in found["copies"].items():
         figures.append(Figure(f"{mib} MiB, a copy into an arena, memory {kind}", "s", (seconds,)))
     return figures

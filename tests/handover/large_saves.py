@@ -1,4 +1,5 @@
-"""Trains a network whose part of a save goes up in pieces: `large_saves.py ROOT`. Its last word is its result."""
+"""Trains a network whose part of a save goes up in pieces: `large_saves.py ROOT`. It prints each step that it has done;
+its last word is its result."""
 
 from __future__ import annotations
 
@@ -30,6 +31,7 @@ def main(root: str) -> None:
                 session.weighted(cross_entropy(wrapped(inputs), labels)).backward()
                 optimizer.step()
                 session.step()
+                print("step", session.steps_done, flush=True)
     print(digest(net), flush=True)
 
 

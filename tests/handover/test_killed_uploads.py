@@ -1,5 +1,5 @@
-"""Whoever uploads is killed between two parts of a large object, on a real S3 server: the older commit stays, or the
-newer one appears whole. The parts that nobody completes are found and removed."""
+"""Between two parts of a large object on a real S3 server, whoever uploads is killed, or the server stands still: the
+older commit stays, or the newer one appears whole. The parts that nobody completes are found and removed."""
 
 from __future__ import annotations
 
@@ -114,6 +114,28 @@ def test_a_kill_between_two_parts_of_a_save(
             assert member.outcome().outcome is ExitKind.COMPLETED
             said = member.said
         assert f"resumed from commit 2, step {EPOCH_STEPS}" in said
+    assert unfinished(server) == []
+    assert main(["verify", ROOT]) == 0
+    assert undisturbed in said.split()
+
+
+def test_a_server_that_stands_still_between_two_parts_stops_no_training_and_its_save_is_made(
+    tmp_path: Path, server: S3Server, undisturbed: str
+) -> None:
+    """All of the third epoch is trained meanwhile."""
+    gate = Gate(upload=2, passing=PASSING)
+    with gated(server, gate) as front, saving(tmp_path, {**server.environ, Env.S3_ENDPOINT: front}) as job:
+        job.first_run("a")
+        job.waits("some parts of the second save are stored", gate.between.is_set)
+        server.freeze()
+        gate.opened.set()
+        last = f"step {large_saves.EPOCHS * EPOCH_STEPS}"
+        job.waits("the last step is trained", lambda: last in job.members["a"].said.splitlines())
+        server.thaw()
+        assert job.members["a"].process.wait(300) == 0
+        said = job.members["a"].said
+    store = open_store(ROOT, server.environ)
+    assert committed(store) == [EPOCH_STEPS * epoch for epoch in range(1, large_saves.EPOCHS + 1)]
     assert unfinished(server) == []
     assert main(["verify", ROOT]) == 0
     assert undisturbed in said.split()

@@ -6,7 +6,9 @@ allocates the whole tensor. Called by tensors, stage, load and the state's room;
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,6 +23,20 @@ from perdure.layout.sharding import Layout, Placement, Replicate, Shard, Strided
 
 _KIND: Final = "DTensor"
 """By its name, because its import takes longer than the rest of a registration of a whole model."""
+_RanksOfMesh = tuple[Any, tuple[int, ...], tuple[int, ...]]
+"""A mesh, its shape, and its ranks row by row."""
+_SEEN: Final[ContextVar[dict[int, _RanksOfMesh] | None]] = ContextVar("perdure_meshes", default=None)
+
+
+@contextmanager
+def meshes_stay() -> Iterator[None]:
+    """No mesh changes within the block, so each is read once: torch needs a quarter of a millisecond for that, and a
+    state has thousands of tensors."""
+    token = _SEEN.set({})
+    try:
+        yield
+    finally:
+        _SEEN.reset(token)
 
 
 @dataclass(frozen=True)
@@ -187,7 +203,14 @@ def _coordinate(tensor: Tensor) -> tuple[int, ...]:
 
 def _layout(tensor: Tensor) -> Layout:
     mesh, placements = _mesh(tensor)
-    return Layout(tuple(tensor.shape), tuple(mesh.mesh.shape), tuple(mesh.mesh.flatten().tolist()), placements)
+    seen = _SEEN.get()
+    found = None if seen is None else seen.get(id(mesh))
+    if found is None:
+        ranks = mesh.mesh
+        found = mesh, tuple(ranks.shape), tuple(ranks.flatten().tolist())
+        if seen is not None:
+            seen[id(mesh)] = found
+    return Layout(tuple(tensor.shape), *found[1:], placements)
 
 
 def _read(placement: Any) -> Placement | None:

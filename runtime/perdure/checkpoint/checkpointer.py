@@ -160,6 +160,7 @@ class Checkpointer:
         """
         return self._staged(state, tell, lambda state: Checksums(other=other_sums(state)))
 
+    @boxes.meshes_stay()
     def _staged(
         self, state: RankState, tell: Callable[[Staged], Any], sum_up: Callable[[RankState], Checksums]
     ) -> tuple[Staged, list[Any]]:
@@ -313,6 +314,7 @@ class Checkpointer:
                 except PerdureError as error:
                     say(f"the log could not be closed: {error}")
 
+    @boxes.meshes_stay()
     def _read_together(self) -> RankState:
         """Read the state on all ranks; an error of one is raised on all, so that no rank waits for it."""
         return on_all(self.peers, "begins a save", lambda: (self.read(), None))[0]

@@ -106,7 +106,7 @@ def _copy_entry(source: Store, target: Store, seq: int) -> None:
         target.put(key_of(seq), data, if_absent=True)
     except KeyExists:
         if _entry(target, seq) != data:
-            raise UserError(f"{target.uri} another process is writing to it: entry {seq} differs") from None
+            raise UserError(f"another process is writing to {target.uri}: entry {seq} differs") from None
 
 
 def _entry(store: Store, seq: int) -> bytes:

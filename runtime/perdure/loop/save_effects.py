@@ -276,14 +276,11 @@ class SaveEffects:
         run.schedule.failed(checkpointer.failures, checkpointer.wasted)
 
     def _saved(self, copied: _Copied, seq: int) -> Saved:
-        upload = self.copies.seconds
-        uploads = self._run.peers.gather("tells how long its upload took", upload)
-        commit = time.monotonic() - copied.copied - uploads[0]
-        by_rank = [
-            Contribution(member, {**seconds, "upload": took, **({"commit": max(commit, 0.0)} if rank == 0 else {})})
-            for rank, (member, seconds, took) in enumerate(zip(copied.members, copied.seconds, uploads, strict=True))
-        ]
-        own = {"upload": upload, "commit": max(commit, 0.0)}
+        own = {"upload": self.copies.seconds} | ({"commit": self._requests.seconds} if self._requests else {})
+        every = self._run.peers.gather("tells how long its upload took", own)
+        parts = zip(copied.members, copied.seconds, every, strict=True)
+        by_rank = [Contribution(member, {**seconds, **took}) for member, seconds, took in parts]
+        own["commit"] = every[0]["commit"]  # rank 0's, for which a blocking save waits
         return Saved(CommitRef(seq, copied.position.step), own, tuple(by_rank))
 
     def stop_fenced(self) -> None:

@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 from perdure.errors import UserError
 from perdure.store.metered import with_meter
 from perdure.store.protocol import KeyExists, NoSuchKey, ObjectInfo, Store, every_key
+from perdure.wire import Env
 
 __all__ = ["KeyExists", "NoSuchKey", "ObjectInfo", "Store", "every_key", "open_store"]
 
@@ -43,4 +44,9 @@ def open_store(uri: str, environ: Mapping[str, str]) -> Store:
                 ) from None
 
             return with_meter(S3Store(parts.netloc, parts.path.strip("/"), options(environ)))
+        case "gs" | "gcs" | "az" | "azure" | "abfs" | "abfss":
+            raise UserError(
+                f"checkpoint root {uri!r}: {parts.scheme}:// is not supported: put a gateway with an S3 interface in "
+                f"front, write s3://bucket/prefix with its {Env.S3_ENDPOINT}, and try it with `perdure store-check`"
+            )
     raise UserError(f"checkpoint root {uri!r} is neither s3://bucket/prefix nor file:///folder: write it like that")

@@ -49,10 +49,15 @@ class CommitRequests:
         self._writing = writing
         self._answers: queue.SimpleQueue[Rank0Answer] = queue.SimpleQueue()
         self._manifests: dict[str, ManifestRef] = {}
+        self._prepared = 0.0
+        """How long the newest manifest took."""
         self.fenced: Fenced | None = None
         """Why this run may no longer write."""
         self.trouble = ""
         """Why the last append had no answer."""
+        self.seconds = 0.0
+        """How long the store took for the newest commit: its manifest and the last try of its entry. Training goes on
+        meanwhile, and notices the answers later."""
 
     def answers(self) -> list[Rank0Answer]:
         """The answers since the last call."""
@@ -65,11 +70,13 @@ class CommitRequests:
         """Read the index objects of all ranks, compare them with what was copied, and write the manifest."""
 
         def act() -> Rank0Answer:
+            begun = time.monotonic()
             try:
                 indexes = [self._index(folder, rank, part, run, position) for rank, part in enumerate(parts)]
                 self._manifests[name] = put_manifest(self._store, folder, indexes, run, position)
             except Exception as error:  # noqa: BLE001 - whatever it is, the machine waits for an answer
                 return ev.NotPrepared(name, in_words(error))
+            self._prepared = time.monotonic() - begun
             return ev.Prepared(name)
 
         self._begin(act, lambda why: ev.NotPrepared(name, why))
@@ -96,6 +103,7 @@ class CommitRequests:
         def act() -> Rank0Answer:
             if again:
                 time.sleep(AGAIN_SECONDS)
+            begun = time.monotonic()
             try:
                 with self._writing:
                     made = self._writer.commit(position, self._manifests[name], final=final, reason=reason)
@@ -105,6 +113,7 @@ class CommitRequests:
             except Exception as error:  # noqa: BLE001 - the same
                 return no_answer(in_words(error))
             del self._manifests[name]
+            self.seconds = self._prepared + time.monotonic() - begun
             return ev.Appended(name, made.seq)
 
         self._begin(act, no_answer)

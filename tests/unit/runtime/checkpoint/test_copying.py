@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from e2e.harness.local_s3 import S3Server
 from perdure.checkpoint import inspect
 from perdure.checkpoint.copying import copy
 from perdure.checkpoint.retention import retire
@@ -20,6 +21,7 @@ from perdure.wire import CommitSelector
 from perdure.wire.settings import Member
 from tests.support.store import Died, MemoryStore, WatchedStore
 from tests.unit.runtime.checkpoint.world import UID, load_solo, opened, position, save_solo, story, writer
+from tests.unit.runtime.store.s3 import require_versitygw
 
 
 @pytest.fixture
@@ -154,7 +156,7 @@ def test_a_target_with_another_writer_is_noticed(source: MemoryStore) -> None:
             target.objects.setdefault(key, b"another's")
         return act()
 
-    with pytest.raises(UserError, match="another process is writing to it: entry 1 differs"):
+    with pytest.raises(UserError, match="another process is writing to memory:: entry 1 differs"):
         told(source, WatchedStore(target, racing))
 
 
@@ -208,3 +210,16 @@ def test_the_command_copies_folders(tmp_path: Path, capsys: pytest.CaptureFixtur
     store.delete(store.list("log/")[-1:])
     with pytest.raises(Corrupt, match="no entry 1 in its log any more"):
         told(store, MemoryStore())
+
+
+def test_a_root_goes_to_a_bucket_and_back(source: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    require_versitygw()
+    folder, bucket, back = f"{tmp_path}/folder", "s3://bucket/root", f"{tmp_path}/back"
+    told(source, open_store(f"file://{folder}", {}))
+    with S3Server(tmp_path / "s3") as server:
+        server.create_bucket("bucket")
+        for name, value in server.environ.items():
+            monkeypatch.setenv(name, value)
+        assert main(["copy", folder, bucket]) == main(["verify", bucket]) == main(["copy", bucket, back]) == 0
+    one, other = (open_store(f"file://{each}", {}) for each in (folder, back))
+    assert {key: other.get(key) for key in other.list("")} == {key: one.get(key) for key in one.list("")}

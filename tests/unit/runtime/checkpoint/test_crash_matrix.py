@@ -333,7 +333,10 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
     disk.close()
 
 
-def test_no_loss_of_power_takes_a_commit_that_was_told_or_leaves_half_of_one(tmp_path: Path, disk: Disk) -> None:
+@pytest.mark.parametrize("act", COMMITTING)
+def test_no_loss_of_power_takes_a_commit_that_was_told_or_leaves_half_of_one(
+    tmp_path: Path, disk: Disk, act: str
+) -> None:
     told: list[int | None] = [None]
     looked = 0
 
@@ -347,12 +350,31 @@ def test_no_loss_of_power_takes_a_commit_that_was_told_or_leaves_half_of_one(tmp
     store = FileStore(tmp_path / "root")
     log_writer = opened(store)
     for step in (10, 20, 30):
-        save_solo(store, log_writer, step)
+        if step == 30:
+            ACTS[act](store, log_writer)
+        else:
+            save_solo(store, log_writer, step)
         told.append(step)
         look()
         retire(store, log_writer, 1)
     assert looked > 60
     assert newest(disk.left()) == 30
+
+
+def test_no_loss_of_power_leaves_a_copy_with_half_of_a_commit(tmp_path: Path, disk: Disk) -> None:
+    looked = 0
+
+    def look(_: str = "") -> None:
+        nonlocal looked
+        looked += 1
+        for found in (newest(disk.left()), newest(disk.names_are_there())):
+            assert found in (None, 10, 20)
+
+    source, _ = trained()
+    disk.before = look
+    list(copy(source, FileStore(tmp_path / "root")))
+    assert looked > 20
+    assert newest(disk.left()) == 20
 
 
 class FailsOnce:

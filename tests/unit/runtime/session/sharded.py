@@ -331,8 +331,9 @@ class Wide(nn.Module):
         return out
 
 
-def heavy(root: str, *, saves: bool) -> list[int]:
-    """KiB of memory that a rank took in the restore and in the save, beyond what it held before and after."""
+def heavy(root: str, *, saves: bool) -> dict[str, Any]:
+    """KiB of memory that a rank took in the restore and in the save, beyond what it held before and after; and the
+    bytes that it read in the restore."""
     torch.set_num_threads(1)
     with Session.from_env(root) as session:
         net = Wide()
@@ -341,7 +342,9 @@ def heavy(root: str, *, saves: bool) -> list[int]:
             fully_shard(part, mesh=mesh)
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
         session.register(model=net, optimizer=optimizer)
+        before = bytes_read()
         taken = [peak_of(lambda: restore(session))]
+        read = bytes_read() - before
         if saves:
             for _ in session.epochs(1):
                 for (inputs,) in session.loader(TensorDataset(torch.randn(2, 2048)), 2):
@@ -352,9 +355,14 @@ def heavy(root: str, *, saves: bool) -> list[int]:
                 session.save()
                 gc.collect()
                 reset_peak()
-                before = memory("VmRSS")
-            taken.append(memory("VmHWM") - before)
-    return taken
+                held = memory("VmRSS")
+            taken.append(memory("VmHWM") - held)
+    return {"taken": taken, "read": read}
+
+
+def bytes_read() -> int:
+    """By this process so far, from files and sockets."""
+    return int(Path("/proc/self/io").read_text().split()[1])
 
 
 def peak_of(act: Callable[[], object]) -> int:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -92,6 +93,23 @@ def test_a_requested_save_is_made_wherever_the_commit_before_it_is_reported(root
     for uploads, _ in stepping(root, steps, epochs=2):
         uploads.settle()
     assert commits(root) == [10, steps, 20, 2 * steps]
+
+
+def test_the_steps_until_the_ranks_know_a_commit_are_no_part_of_what_its_save_took(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An exit, a hand-over and the grace that is reported go by what a save took. Each step seems to take a minute."""
+    later = list[float]()
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + sum(later))
+    monkeypatch.setattr(save_effects, "time", clock)
+    took = list[float]()
+    for uploads, _ in stepping(root, 15):
+        uploads.settle()
+        later.append(60.0)
+        timings = uploads._background._run.timings
+        took += [timings.of_a_save()] if "commit" in timings.seconds else []
+    assert took
+    assert max(took) < SECONDS
 
 
 def test_older_commits_are_removed_while_training_goes_on(root: Path) -> None:

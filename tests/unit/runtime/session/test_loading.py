@@ -179,7 +179,7 @@ def test_an_address_without_checkpoints_is_reported_as_empty(tmp_path: Path) -> 
             act(tmp_path / "typo")
     assert not (tmp_path / "typo").exists()
     with pytest.raises(UserError, match="neither s3://bucket/prefix nor file:///folder"):
-        perdure.load("gs://bucket/root")
+        perdure.load("ftp://host/root")
 
 
 def test_an_epoch_a_step_and_an_entry_of_a_training_are_found(join: Join, tmp_path: Path) -> None:

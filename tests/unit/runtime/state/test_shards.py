@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,15 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from perdure.checkpoint import boxes
+from perdure.checkpoint.checkpointer import Checkpointer
 from perdure.checkpoint.stage import layout, share_out
 from perdure.errors import UserError
 from perdure.layout.box import Box
+from perdure.loop.telemetry.timings import Timings
+from perdure.loop.telemetry.trace import NoTrace
 from perdure.state.registry import Registry
 from perdure.state.shards import refuse_sharded
+from tests.support.store import MemoryStore
 from tests.unit.runtime.session.test_restoring import Kept, registry, saved
 
 
@@ -189,6 +195,40 @@ def test_ranks_that_shard_a_tensor_otherwise_have_another_layout() -> None:
         torch.ones(8, 4),
     ]
     assert len({str(layout({"w": tensor})) for tensor in tensors}) == 4
+
+
+class Alike:
+    """Four ranks that all say what this one says."""
+
+    rank, world = 1, 4
+
+    def gather(self, doing: str, value: Any) -> list[Any]:
+        return json.loads(json.dumps([value] * self.world)) if doing else []
+
+    def broadcast(self, doing: str, value: Any) -> Any:
+        return self.gather(doing, value)[0]
+
+
+def test_a_save_reads_a_mesh_no_oftener_for_more_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each time takes a quarter of a millisecond, for which training stands still."""
+    reads = list[DeviceMesh]()
+    mesh, plain = init_device_mesh("cpu", (4,)), DeviceMesh.mesh
+
+    def read(one: DeviceMesh) -> Tensor:
+        reads.append(one)
+        return plain.fget(one)  # type: ignore[attr-defined, no-any-return]
+
+    monkeypatch.setattr(DeviceMesh, "mesh", property(read))
+    counts = list[int]()
+    for many in (1, 9):
+        net = nn.ModuleList(module(placed(torch.ones(2, 4), Shard(0), mesh=mesh, shape=(8, 4))) for _ in range(many))
+        registry = Registry()
+        registry.add("net", net)
+        saver = Checkpointer(MemoryStore(), Alike(), None, 1, 3, NoTrace(), Timings(), partial(registry.state, None))
+        reads.clear()
+        saver.stage_now()
+        counts.append(len(reads))
+    assert 0 < counts[0] == counts[1]
 
 
 def test_optimizer_state_in_other_shards_than_its_parameter_s_is_refused_when_it_is_saved() -> None:

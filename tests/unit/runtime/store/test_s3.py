@@ -192,9 +192,15 @@ def test_path_style_is_true_or_false_and_nothing_else() -> None:
         open_store("s3://bucket/root", {Env.S3_PATH_STYLE: "yes"})
 
 
-@pytest.mark.parametrize("uri", ["", "/folder", "file://host/x", "file:relative", "gs://bucket/x", "s3://", "s3:///x"])
+@pytest.mark.parametrize("uri", ["", "/folder", "file://host/x", "file:relative", "ftp://host/x", "s3://", "s3:///x"])
 def test_a_root_that_is_neither_s3_nor_a_folder_is_refused(uri: str) -> None:
     with pytest.raises(UserError, match="s3://bucket/prefix nor file:///folder"):
+        open_store(uri, {})
+
+
+@pytest.mark.parametrize("uri", ["gs://bucket/x", "az://container/x", "abfss://one@two.dfs.core.windows.net/x"])
+def test_a_root_in_another_cloud_is_refused_with_what_serves_instead(uri: str) -> None:
+    with pytest.raises(UserError, match=r"is not supported: put a gateway .* in front, .* try it with `perdure"):
         open_store(uri, {})
 
 

@@ -509,7 +509,7 @@ def test_a_store_in_trouble_is_a_failed_save_and_one_that_refuses_is_said_to(
 
 def test_a_root_or_keys_that_cannot_be_used_are_the_users_to_mend(arena: Arena, tmp_path: Path) -> None:
     environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "AWS_EC2_METADATA_DISABLED": "true"}
-    for root, why in (("gs://bucket", "s3://bucket/prefix nor"), (ROOT, "no S3 credentials")):
+    for root, why in (("gs://bucket", "gs:// is not supported"), (ROOT, "no S3 credentials")):
         uploader = Uploader(arena, root, environ)
         uploader.order(FOLDER, filled(arena))
         (word,) = settled(uploader)
