@@ -123,6 +123,20 @@ def test_after_a_live_hand_over_the_new_rank_is_mirrored_and_mirrors_too(
 
 
 @LONGER
+def test_members_that_do_not_all_mirror_train_without(tmp_path: Path, undisturbed: twin.Twin) -> None:
+    """As after a rollback of the operator: it creates a replacement without the variable."""
+    with mirrored(tmp_path) as job:
+        started = [job.standby("a"), job.standby("b")]
+        job.environ = {name: value for name, value in job.environ.items() if name != "PERDURE_MIRROR_EVERY_STEPS"}
+        started.append(job.standby("c"))
+        job.waits("all members are warm", lambda: all(member.warm for member in started))
+        job.begins(1, "abc")
+        ends(job, "abc")
+        assert "nothing is mirrored: another rank cannot leave images, or has no" in job.members["a"].said
+    assert job.root.weight_hash() == undisturbed.weights
+
+
+@LONGER
 def test_of_a_whole_model_nothing_is_mirrored_and_that_is_said(tmp_path: Path) -> None:
     command = [sys.executable, str(DIGITS / "train.py"), *ARGUMENTS]
     with forking.members(command, tmp_path, {"PERDURE_MIRROR_EVERY_STEPS": "1"}) as job:

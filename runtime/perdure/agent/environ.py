@@ -27,7 +27,7 @@ OF_A_RUN: Final = frozenset(
         Env.HANDOVER,
         Env.IMAGE,
         Env.MIRROR_FILES,
-        Env.HELD_IMAGES,
+        Env.HELD_IMAGE,
     }
 )
 """Variables that depend on the run, unknown before it."""
@@ -70,7 +70,7 @@ def process_environment(base: Mapping[str, str], train: Train, place: ProcessIde
         environment[Env.HANDOVER] = json.dumps(write_handover(train.handover))
     if place.image:
         environment[Env.IMAGE] = str(place.image)
-    for name, files in ((Env.MIRROR_FILES, place.mirror_files), (Env.HELD_IMAGES, place.held_images)):
+    for name, files in ((Env.MIRROR_FILES, place.mirror_files), (Env.HELD_IMAGE, place.held_images)):
         if files:
             environment[name] = os.pathsep.join(map(str, files))
     return environment | {

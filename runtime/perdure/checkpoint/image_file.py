@@ -23,7 +23,7 @@ from typing import Any, Final
 from awscrt.checksums import crc64nvme
 
 from perdure.checkpoint.manifest import Item, read_item
-from perdure.checkpoint.upload import BLOCK_BYTES, Staged, head_of
+from perdure.checkpoint.upload import BLOCK_BYTES, Staged, combine, head_of
 from perdure.errors import Corrupt
 from perdure.log.entry import checksum
 from perdure.log.images import ImageOffer, Stamp
@@ -57,28 +57,33 @@ class Label:
     """How many there are."""
     layout: str = ""
     """Checksum of how the whole state is laid out."""
+    bound: bool = False
+    """Whether a rank's own state counts on as many ranks alone, and only with that of all others: open accumulators."""
 
 
-def write_image(path: Path, label: Label, staged: Staged, stands: Callable[[], bool], begin: int = 0) -> int:
+def write_image(
+    path: Path, label: Label, staged: Staged, stands: Callable[[], bool], begin: int = 0, *, whole: str = ""
+) -> int:
     """Writes an image to the path, replacing its content from `begin` on: 0, or where another image ends. Returns where
     this one ends; 0 if it is not left. OSError if there is no room.
 
-    Calls `stands` after reading everything. If the state has changed meanwhile, nothing is left. The image is never
-    complete before that, because the writer may be killed at any moment.
+    Calls `stands` after reading everything. If the state has changed meanwhile, nothing is left; also if `whole` is
+    given and the body has another checksum. The image is never complete before that, because the writer may be killed
+    at any moment. Only the kernel reads the state: memory that the script frees meanwhile is EFAULT, and kills nobody.
     """
     file = os.open(path, os.O_RDWR)
     try:
         os.ftruncate(file, begin)
-        at, sums = begin + _BODY, []
-        for block in staged.blocks():
-            sums.append(checksum(block))
-            at = _put(file, block, at)
+        at = begin + _BODY
+        for piece in staged.pieces():
+            at = _put(file, piece, at)
+        sums = _sums(file, begin + _BODY, at)
         body = {**asdict(label), "items": [asdict(item) for item in staged.items], "blocks": sums}
         header = json.dumps({**body, "objects": staged.objects, "state": staged.state}).encode()
         end = _put(file, memoryview(header), at)
         numbers = _NUMBERS.pack(FORMAT, staged.size, len(header), crc64nvme(header))
         _put(file, memoryview(numbers), begin + len(IMAGE_MAGIC))
-        if not stands():
+        if not stands() or whole not in ("", combine(sums, staged.size, BLOCK_BYTES)):
             os.ftruncate(file, begin)
             return 0
         _put(file, memoryview(IMAGE_MAGIC), begin)
@@ -128,7 +133,7 @@ class Image:
             raise Corrupt(f"the header of the image at {path} was changed after it was written")
         body = json.loads(bytes(header))
         stamp, position, ranks = Stamp(**body["stamp"]), Position(**body["position"]), tuple(body["ranks"])
-        whose = body["part"], body["parts"], body["layout"]
+        whose = body["part"], body["parts"], body["layout"], body.get("bound", False)
         self.label = Label(stamp, position, body["crc"], tuple(body["alike"]), body["of_lost"], ranks, *whose)
         self.items = tuple(map(read_item, body["items"]))
         self.objects: Any = body["objects"]
@@ -143,7 +148,7 @@ class Image:
     def offer(self, holder: int) -> ImageOffer:
         """The image as the next run's choice sees it."""
         label = self.label
-        return ImageOffer(holder, label.stamp, label.crc, label.part, label.parts, label.layout)
+        return ImageOffer(holder, label.stamp, label.crc, label.part, label.parts, label.layout, label.bound)
 
     def tensors(self) -> Iterator[ImageTensor]:
         """What the body holds, in order."""
@@ -184,6 +189,12 @@ def read_images(path: Path) -> Iterator[Image]:
     if path.stat().st_size > image.end:
         with suppress(Corrupt):
             yield Image(path, image.end)
+
+
+def _sums(file: int, begin: int, end: int) -> list[str]:
+    """The checksums of the blocks between these places of the file."""
+    with mmap.mmap(file, 0, prot=mmap.PROT_READ) as memory, memoryview(memory) as view:
+        return [checksum(view[at : min(at + BLOCK_BYTES, end)]) for at in range(begin, end, BLOCK_BYTES)]
 
 
 def _put(file: int, data: memoryview, at: int) -> int:

@@ -34,7 +34,7 @@ class Inheritance:
     def __init__(self, peers: Peers, held: Sequence[Path]) -> None:
         """Collective. `held` are the files of the images that this rank's agent has kept."""
         self._peers = peers
-        self._images = list(_read(held))
+        self._images = [image for image in _read(held) if _fits(image, peers.world)]
         offered = peers.gather("offers an image", [asdict(image.offer(peers.rank)) for image in self._images])
         self.offers: Sequence[ImageOffer] = [
             ImageOffer(**{**offer, "stamp": Stamp(**offer["stamp"])}) for offer in chain.from_iterable(offered)
@@ -90,6 +90,18 @@ def _own_state(images: Sequence[dict[str, Any]], rank: int | None, known: Sequen
         return known[rank]
     names = {name for found in left.values() for name in found["alike"]}
     return of_lost([found["state"] for found in left.values()], names)
+
+
+def _fits(image: Image, world: int) -> bool:
+    """Whether what the image says of its rank alone counts in a world of this size."""
+    stamp = image.label.stamp
+    if not image.label.bound or stamp.world == world:
+        return True
+    say(
+        f"the image of run {stamp.run}, step {stamp.step} is left out: accumulators hold values of each of "
+        f"{stamp.world} ranks, and this run has {world}"
+    )
+    return False
 
 
 def _read(held: Sequence[Path]) -> Iterator[Image]:

@@ -16,6 +16,7 @@ import secrets
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -26,11 +27,14 @@ MAGIC_BYTES: Final = 8
 TOKEN_BYTES: Final = 32
 PATIENCE_SECONDS: Final = 30.0
 """A connection on which no byte moves for this long is broken."""
-_HELLO_SECONDS: Final = 5.0
-"""How long a new connection may take to name its token."""
+CONNECT_SECONDS: Final = 5.0
+"""How long it may take to connect."""
+_HELLO_SECONDS: Final = 2.0
+"""How long a new connection may take to name its token: others wait meanwhile."""
 _HEADER: Final = struct.Struct("<QQ")
 _ANSWER: Final = struct.Struct("<Q")
 _REFUSED: Final = 2**64 - 1
+AGAIN_SECONDS: Final = 0.1
 _WAITING: Final = 8
 """Connections that may wait while one is served."""
 
@@ -60,7 +64,11 @@ class MirrorReceiver:
         self._lock = threading.Lock()
         self._connection: socket.socket | None = None
         self._closed = False
-        threading.Thread(target=self._serve, name="perdure-mirror", daemon=True).start()
+        try:
+            threading.Thread(target=self._serve, name="perdure-mirror", daemon=True).start()
+        except RuntimeError as error:
+            self._listener.close()
+            raise OSError(f"no thread can be started: {error}") from error
 
     def close(self) -> None:
         """Nothing is written any more once this returns."""
@@ -80,15 +88,16 @@ class MirrorReceiver:
             try:
                 connection, _ = self._listener.accept()
             except OSError:
-                return
+                if not self._closed:
+                    time.sleep(AGAIN_SECONDS)  # at a limit of open files
+                continue
             with connection, suppress(OSError, ValueError):
                 self._connection = connection
                 self._take_all(connection)
             self._connection = None
 
     def _take_all(self, connection: socket.socket) -> None:
-        connection.settimeout(_HELLO_SECONDS)
-        if not secrets.compare_digest(_read(connection, TOKEN_BYTES), self.token):
+        if not secrets.compare_digest(_read(connection, TOKEN_BYTES, _HELLO_SECONDS), self.token):
             return
         connection.settimeout(PATIENCE_SECONDS)
         connection.sendall(_ANSWER.pack(_REFUSED))  # any answer: the token is right
@@ -108,9 +117,10 @@ class MirrorReceiver:
     def _keep(self, connection: socket.socket, number: int, size: int) -> bool:
         if number >= len(self._files) or size < MAGIC_BYTES:
             return False
-        file = os.open(self._files[number], os.O_RDWR)
+        file, whole = os.open(self._files[number], os.O_RDWR), False
         try:
-            if not self._has_room(max(0, size - os.fstat(file).st_size)):
+            if not self._has_room(max(0, size - _held(file))):
+                whole = True  # what is there stays
                 return False
             os.pwrite(file, bytes(MAGIC_BYTES), 0)
             os.ftruncate(file, size)
@@ -122,8 +132,11 @@ class MirrorReceiver:
                         return False
                     at += read
             os.pwrite(file, magic, 0)
+            whole = True
             return True
         finally:
+            if not whole:
+                os.ftruncate(file, 0)
             os.close(file)
 
 
@@ -132,38 +145,43 @@ class MirrorSender:
 
     def __init__(self, address: tuple[str, int], token: bytes) -> None:
         """LinkBroken if that rank does not take the connection."""
+        self._lock = threading.Lock()
+        """Held while the socket is used: its number may be another file's once it is closed."""
         self._socket: socket.socket | None = None
         try:
-            self._socket = socket.create_connection(address, timeout=PATIENCE_SECONDS)
+            self._socket = socket.create_connection(address, timeout=CONNECT_SECONDS)
             self._socket.sendall(token)
             _read(self._socket, _ANSWER.size)
+            self._socket.settimeout(PATIENCE_SECONDS)
         except OSError as error:
             self.close()
-            raise LinkBroken(f"{address[0]}:{address[1]} does not take the connection: {error}") from error
+            raise LinkBroken(f"{address[0]} does not take the connection: {error}") from error
 
     def send(self, number: int, path: Path) -> None:
         """Sends a file. Returns once the other rank has all of it. LinkBroken if it does not take it."""
-        connection = self._socket
-        if connection is None:
-            raise LinkBroken("the connection is closed")
-        try:
-            with path.open("rb") as file:
-                connection.sendall(_HEADER.pack(number, os.fstat(file.fileno()).st_size))
-                connection.sendfile(file)
-            (answer,) = _ANSWER.unpack(_read(connection, _ANSWER.size))
-        except OSError as error:
-            self.close()
-            raise LinkBroken(f"the connection broke: {error}") from error
+        with self._lock:
+            connection = self._socket
+            if connection is None:
+                raise LinkBroken("the connection is closed")
+            try:
+                with path.open("rb") as file:
+                    connection.sendall(_HEADER.pack(number, os.fstat(file.fileno()).st_size))
+                    connection.sendfile(file)
+                (answer,) = _ANSWER.unpack(_read(connection, _ANSWER.size))
+            except OSError as error:
+                raise LinkBroken(f"the connection broke: {error}") from error
         if answer != number:
-            self.close()
             raise LinkBroken("it has no memory left for it")
 
     def close(self) -> None:
-        """A send in another thread ends."""
-        connection, self._socket = self._socket, None
-        if connection is not None:
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
+        """Ends a send in another thread first."""
+        connection = self._socket
+        if connection is None:
+            return
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+        with self._lock:
+            self._socket = None
             connection.close()
 
 
@@ -174,9 +192,17 @@ def _listening() -> socket.socket:
     return socket.create_server(("", 0), backlog=_WAITING)
 
 
-def _read(connection: socket.socket, size: int) -> bytes:
-    read = bytearray()
+def _held(file: int) -> int:
+    """The bytes of memory that a file has, which may be fewer than its size."""
+    return os.fstat(file).st_blocks * 512
+
+
+def _read(connection: socket.socket, size: int, seconds: float | None = None) -> bytes:
+    """Exactly so many bytes, within so many seconds in all if given."""
+    read, end = bytearray(), None if seconds is None else time.monotonic() + seconds
     while len(read) < size:
+        if end is not None:
+            connection.settimeout(max(0.001, end - time.monotonic()))
         some = connection.recv(size - len(read))
         if not some:
             raise ConnectionResetError("the other side has closed it")

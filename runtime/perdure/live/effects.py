@@ -482,5 +482,6 @@ class Effects:
             run.registry.sharding_options(),
             gathered.alone,
             run.images.all_able,
+            run.images.mirrors,
         )
         return header.write()

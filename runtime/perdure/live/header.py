@@ -58,6 +58,8 @@ class Header:
     newcomer may be the last process that has it."""
     all_able: bool = False
     """Whether all ranks could leave images when they began."""
+    mirrors: int = 0
+    """After how many steps they mirror their parts; 0: never."""
 
     def write(self) -> dict[str, Any]:
         """The header as JSON values. Nothing is copied, because it may hold the generators of many ranks."""

@@ -178,7 +178,7 @@ class Newcomer:
         run.requests.on_request(self._listener)
         driver.abandoned = None  # breaks a reference cycle
         run.joining = False
-        run.images.join(self.header.alike, all_able=self.header.all_able)
+        run.images.join(self.header.alike, all_able=self.header.all_able, mirrors=self.header.mirrors)
         run.schedule.take_over(run.rank, self.header.age)
         run.tell(effects.took_over())
         effects.end()

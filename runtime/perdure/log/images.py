@@ -66,6 +66,8 @@ class ImageOffer:
     """How many parts there are; 1 if each rank holds the whole state."""
     layout: str = ""
     """Checksum of which shards of which tensors there are, equal on all ranks at one step."""
+    bound: bool = False
+    """Whether it counts only together with images of all ranks."""
 
     @property
     def place(self) -> tuple[int, int]:
@@ -123,8 +125,10 @@ def whole_steps(offers: Sequence[ImageOffer]) -> set[int]:
 
 
 def _missing(offers: Sequence[ImageOffer], place: tuple[int, int]) -> int:
-    """How many parts of the state of this run and step no offer holds."""
+    """How many parts of the state of this run and step no offer holds; how many ranks' own states, if one is bound."""
     there = [offer for offer in offers if offer.place == place]
+    if any(offer.bound for offer in there):
+        return there[0].stamp.world - len({offer.stamp.rank for offer in there})
     return max(offer.parts for offer in there) - len({offer.part for offer in there})
 
 

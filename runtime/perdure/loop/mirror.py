@@ -16,6 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final
+
+MOST_PAUSE: Final = 256
+"""Snapshots that are left out after failures in a row, at most."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,8 @@ class MirrorState:
     """The steps that were done at the last snapshot; None before the first of these ranks."""
     under_way: bool = False
     """Whether that snapshot is not agreed on yet."""
+    failures: int = 0
+    """How many have failed in a row."""
 
     @property
     def slot(self) -> int:
@@ -66,18 +72,20 @@ def agreed(state: MirrorState, words: Sequence[MirrorWord]) -> MirrorState:
     """What all ranks have said. A new member knows of no snapshot yet.
 
     If a part did not reach its buddy, that one may be dead, and the snapshots that did are of use: the next one goes to
-    their slot only after as many steps again, which ranks that have lost one do not finish.
+    their slot only after as many steps again, which ranks that have lost one do not finish. After more failures in a
+    row it takes twice as many each time.
     """
     newest = max(word.whole for word in words)
     if all(word.delivered and word.whole == newest for word in words):
-        return replace(state, whole=newest + 1, under_way=False)
-    later = None if state.taken_at is None else state.taken_at + state.every
-    return replace(state, whole=newest, taken_at=later, under_way=False)
+        return replace(state, whole=newest + 1, under_way=False, failures=0)
+    pause = state.every * min(2**state.failures, MOST_PAUSE)
+    later = None if state.taken_at is None else state.taken_at + pause
+    return replace(state, whole=newest, taken_at=later, under_way=False, failures=state.failures + 1)
 
 
 def renewed(state: MirrorState) -> MirrorState:
     """The ranks have changed: none of their parts is mirrored."""
-    return replace(state, taken_at=None, under_way=False)
+    return replace(state, taken_at=None, under_way=False, failures=0)
 
 
 def _has_come(state: MirrorState, step: int) -> bool:

@@ -10,17 +10,17 @@ Called by perdure.session.boundary; perdure.loop.survivor_snapshots tells the ag
 
 from __future__ import annotations
 
+import errno
 import queue
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
-from awscrt.checksums import crc64nvme
-
-from perdure.checkpoint import boxes
+from perdure.checkpoint import boxes, tensors
 from perdure.checkpoint.background.arena import StateChanged
 from perdure.checkpoint.image_file import Label, write_image
 from perdure.checkpoint.upload import Staged
@@ -31,11 +31,15 @@ from perdure.host.memory import free_memory
 from perdure.log.images import Stamp
 from perdure.loop.deferral import Deferral, NoCopy
 from perdure.loop.mirror import MirrorState, MirrorWord, agreed, is_due, must_agree, renewed, taken
+from perdure.loop.requests import Requests
 from perdure.loop.safe_point import MARGIN_BYTES, SnapshotSource, safe_point
+from perdure.loop.survivor_snapshots import SurvivorSnapshots
 from perdure.state.numpy_random import NumpyGenerator
 from perdure.state.python_random import PythonGenerator
 from perdure.state.rng import Reading
 
+LOOK_SECONDS: Final = 0.2
+"""How often a rank that waits for its snapshot's delivery looks whether it is to leave."""
 OWN_SLOTS: Final = 2
 """The first of the agent's files for a mirror are for this rank's own snapshots, the others for another rank's."""
 
@@ -55,23 +59,19 @@ class _Link:
             self.sender.close()
 
 
-class _Total:
-    """The checksum of all pieces so far."""
+class MirroredRun(SnapshotSource, Protocol):
+    """What a mirror needs of a Run."""
 
-    crc = 0
-
-    def add(self, piece: memoryview) -> memoryview:
-        """Adds a piece, and returns it."""
-        self.crc = crc64nvme(piece, self.crc)
-        return piece
+    requests: Requests
+    images: SurvivorSnapshots
 
 
 class Mirror:
     """For one process. Called in the main thread."""
 
-    def __init__(self, run: SnapshotSource) -> None:
+    def __init__(self, run: MirroredRun) -> None:
         self._run = run
-        self._state = MirrorState(run.settings.mirror or 0)
+        self._state = MirrorState(0)
         self._ranks: tuple[int | None, int] | None = None
         """The run and the world for which `_wanted` is known."""
         self._wanted = False
@@ -86,27 +86,27 @@ class Mirror:
         """Why there is no connection to the buddy."""
         self._why = ""
         """Why there is nothing to send."""
-        self._said = ""
+        self._said = set[str]()
 
     @property
     def newest(self) -> Stamp | None:
         """Of the newest snapshot in this rank's slots. From any thread."""
-        return max(self._made.values(), key=lambda stamp: stamp.place, default=None)
+        return max(tuple(self._made.values()), key=lambda stamp: stamp.place, default=None)
 
     def at_boundary(self, *, trains: bool) -> None:
         """All ranks are at a place where the run may stop: takes the snapshot that is due. Collective.
 
         `trains`: the script gets a batch to train next. A copy goes on meanwhile.
         """
-        if not self._state.every or not trains:
+        if not self._run.images.mirrors or not trains:
             return
         run = self._run
         if self._ranks != (run.settings.run, run.world):
             self._ranks_changed()
         if not self._wanted or not is_due(self._state, run.progress.step):
             return
-        if self._link is None:
-            self._connect()
+        if self._link is None and not self._connect():
+            return
         slot, self._state = self._state.slot, taken(self._state, run.progress.step)
         self._why = self._taken(slot)
 
@@ -120,6 +120,11 @@ class Mirror:
         """The state may change: waits until nothing is copied any more."""
         self._deferral.settle()
 
+    def renew(self) -> None:
+        """The script registers more: what is mirrored, and whether it can be, is looked at again."""
+        self.settle()
+        self._ranks = None
+
     def end(self) -> None:
         """This process is no rank any more."""
         self._deferral.end()
@@ -131,8 +136,10 @@ class Mirror:
     def _ranks_changed(self) -> None:
         run = self._run
         self._ranks = run.settings.run, run.world
+        if self._deferral.copies:
+            self._deferral.found()  # of the ranks before: nobody asks for it any more
         self._disconnect()
-        self._state = renewed(self._state)
+        self._state = renewed(replace(self._state, every=run.images.mirrors))
         parts = boxes.parts(run.registry.parameters(), run.world) if run.registry.sharded else (0,) * run.world
         obstacle = self._obstacle(parts)
         obstacles = run.peers.gather("looks whether it can be mirrored", obstacle)
@@ -149,16 +156,10 @@ class Mirror:
             return "all ranks are in one pod"
         if not run.settings.mirror_files:
             return "no agent keeps the snapshots"
-        if run.framework:
-            return f"{run.framework.name} keeps states of its own, which the ranks put together where they save"
-        if any(parameter.device.type != "cpu" for parameter in run.registry.parameters()):
-            return "parameters are on an accelerator"
-        if run.registry.extra:
-            return f"a module of type {run.registry.extra} keeps state that is no tensor"
-        return ""
+        return run.images.obstacle()
 
-    def _connect(self) -> None:
-        """Each rank connects to its buddy."""
+    def _connect(self) -> bool:
+        """Each rank connects to its buddy. False on all ranks if some pod has no memory for the snapshots."""
         run, receiver, here = self._run, None, None
         self._trouble = "its buddy cannot listen"
         try:
@@ -166,9 +167,15 @@ class Mirror:
             here = own_address(run.settings.master or ("127.0.0.1", 1)), receiver.port, receiver.token.hex()
         except OSError as error:
             say(f"checkpoint.mirror: this rank cannot listen for another one's snapshots: {error}")
-        places = run.peers.gather("says where it is mirrored", [here, self._state.whole])
-        self._state = replace(self._state, whole=max(whole for _, whole in places))
-        sender, (there, _) = None, places[(run.rank + run.settings.pod) % run.world]
+        said = run.peers.gather("says where it is mirrored", [here, self._state.whole, self._lacking(), free_memory()])
+        self._state = replace(self._state, whole=max(one[1] for one in said))
+        if why := _crowded([(lacking, free) for _, _, lacking, free in said], run.settings.pod):
+            self._wanted = False
+            self._say(f"checkpoint.mirror: nothing is mirrored: {why}")
+            if receiver:
+                receiver.close()
+            return False
+        sender, there = None, said[(run.rank + run.settings.pod) % run.world][0]
         if there is not None:
             try:
                 sender = MirrorSender((there[0], there[1]), bytes.fromhex(there[2]))
@@ -176,6 +183,13 @@ class Mirror:
                 self._trouble = str(error)
         if receiver is not None:
             self._link = _Link(receiver, sender)
+        return True
+
+    def _lacking(self) -> int:
+        """The bytes that this rank's slots, and another one's here, will take beyond what they have."""
+        held = [boxes.local(tensor) for tensor in self._run.registry.trained()]
+        files = self._run.settings.mirror_files
+        return max(0, len(files) * sum(map(tensors.size_of, held)) - sum(file.stat().st_blocks * 512 for file in files))
 
     def _disconnect(self) -> None:
         link, self._link = self._link, None
@@ -193,7 +207,7 @@ class Mirror:
         try:
             point = safe_point(run, run.settings.run or 0, run.rank, self._generators)
             staged, label = point.image(run, alike=())
-            if not _has_room(max(0, staged.size - path.stat().st_size)):
+            if not _has_room(max(0, staged.size - path.stat().st_blocks * 512)):
                 return f"there is no memory for {staged.size / 2**20:.0f} MiB"
             fill = partial(self._fill, label, slot, self._link.sender, self._sent)
             found = self._deferral.copy(staged, fill, trains=True)
@@ -212,10 +226,15 @@ class Mirror:
         whole: str = "",
     ) -> Path:
         """Writes the snapshot, and has a thread send it. StateChanged if it has another checksum than `whole`."""
-        path, total = self._run.settings.mirror_files[slot], _Total()
+        path = self._run.settings.mirror_files[slot]
         self._made.pop(slot, None)
-        summed = replace(staged, pieces=lambda: map(total.add, staged.pieces()))
-        if not write_image(path, label, summed, lambda: whole in ("", f"{total.crc:016x}")):
+        try:
+            written = write_image(path, label, staged, lambda: True, whole=whole)
+        except OSError as error:
+            if error.errno != errno.EFAULT:
+                raise
+            written = 0
+        if not written:
             raise StateChanged("the state has changed, or has got other memory, while it was copied")
         self._made[slot] = label.stamp
         threading.Thread(target=_send, args=(sender, slot, path, sent), name="perdure-mirror-send", daemon=True).start()
@@ -227,7 +246,7 @@ class Mirror:
         if self._deferral.copies:
             found = self._deferral.found()
             self._why = found.why if isinstance(found, NoCopy) else self._why
-        why = self._why or self._sent.get()
+        why = self._why or self._delivery()
         said = run.peers.gather("has mirrored its part", [self._state.whole, why])
         was_whole = self._state.whole
         self._state = agreed(self._state, [MirrorWord(whole, not one) for whole, one in said])
@@ -241,10 +260,17 @@ class Mirror:
             if one:
                 self._say(f"step {step} is not mirrored: rank {rank}: {one}")
 
+    def _delivery(self) -> str:
+        """Why this rank's part is not at its buddy; "" if it is. Waits for that, but not if this rank is to leave."""
+        while not self._run.requests.seen:
+            with suppress(queue.Empty):
+                return self._sent.get(timeout=LOOK_SECONDS)
+        return "it is asked to leave"
+
     def _say(self, words: str) -> None:
         """Says it once, on rank 0."""
-        if self._run.rank == 0 and words != self._said:
-            self._said = words
+        if self._run.rank == 0 and words not in self._said:
+            self._said.add(words)
             say(words)
 
 
@@ -257,6 +283,20 @@ def _send(sender: MirrorSender, slot: int, path: Path, sent: queue.SimpleQueue[s
         why = str(error)
     finally:
         sent.put(why)
+
+
+def _crowded(ranks: Sequence[tuple[int, int | None]], pod: int) -> str:
+    """Which pod has no memory for what its ranks lack; "" if all have. `ranks` has what each lacks, and sees free."""
+    for first in range(0, len(ranks), pod):
+        here = ranks[first : first + pod]
+        free = min((free for _, free in here if free is not None), default=None)
+        lacking = sum(lacking for lacking, _ in here)
+        if free is not None and lacking + MARGIN_BYTES > free:
+            return (
+                f"snapshots need {lacking / 2**20:.0f} MiB more in the pod of rank {first}, "
+                f"and {free / 2**20:.0f} MiB are left"
+            )
+    return ""
 
 
 def _has_room(grows_by: int) -> bool:

@@ -117,7 +117,8 @@ class SafePoint:
         layout = checksum(repr([stage.layout(state.shared), parts]).encode()) if several > 1 else ""
         alone = several > 1 and parts.count(part) == 1  # there is no other rank to differ from
         crc = "" if alone else _sum_of(state)
-        return staged, Label(self.stamp, self.position, crc, alike, of_lost, ranks, part, several, layout)
+        whose = part, several, layout, bool(self.open)
+        return staged, Label(self.stamp, self.position, crc, alike, of_lost, ranks, *whose)
 
 
 def safe_point(run: SnapshotSource, number: int, rank: int, generators: Reading) -> SafePoint:

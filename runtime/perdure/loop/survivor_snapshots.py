@@ -87,6 +87,8 @@ class SurvivorSnapshots:
         """Why a lost rank's shards would be lost with it; empty if they are not."""
         self.all_able = False
         """Whether all ranks could leave images at the beginning. Equal on all ranks."""
+        self.mirrors = 0
+        """After how many steps all ranks mirror their parts; 0: never. Equal on all ranks."""
         self._meeting = OptimizerMeeting(run)
         self._first: int | None = None
         """The step of the image that it has left of the place before."""
@@ -108,11 +110,15 @@ class SurvivorSnapshots:
         """Everything is restored: from now on there may be images, unless something prevents them. Collective."""
         run = self._run
         has_file = run.settings.image_file is not None
-        self._never = self._obstacle() if has_file else "its agent has no file for one"
-        own = [sums(run.progress.generators.state()), not self._never]
-        found = run.peers.gather("begins with what is restored", own)
+        self._never = self.obstacle() if has_file else "its agent has no file for one"
+        may = 0 if self._never else 1 + (run.settings.mirror or 0)  # an earlier version knows whether, and no number
+        found = run.peers.gather("begins with what is restored", [sums(run.progress.generators.state()), may])
         self._alike, self._world = () if run.joining else alike([drawn for drawn, _ in found]), run.world
         self.all_able = all(able for _, able in found)
+        self.mirrors = int(may) - 1 if may and all(able == may for _, able in found) else 0
+        if run.settings.mirror and not self.mirrors and run.rank == 0 and not run.joining:
+            why = self._never or "another rank cannot leave images, or has no checkpoint.mirror like this one's"
+            say(f"checkpoint.mirror: nothing is mirrored: {why}")
         self._look_at_shards()
         if self._never and not run.joining:
             return
@@ -140,11 +146,12 @@ class SurvivorSnapshots:
         since."""
         return self._alike if self._run.world == self._world else ()
 
-    def join(self, alike: tuple[str, ...], *, all_able: bool | None = None) -> None:
-        """This process is now a rank of a world in which these generators are alike. `all_able`: what the other ranks
-        have found at the beginning."""
+    def join(self, alike: tuple[str, ...], *, all_able: bool | None = None, mirrors: int | None = None) -> None:
+        """This process is now a rank of a world in which these generators are alike. `all_able`, `mirrors`: what
+        the other ranks have found at the beginning."""
         self._alike, self._world = alike, self._run.world
         self.all_able = self.all_able if all_able is None else all_able
+        self.mirrors = self.mirrors if mirrors is None else mirrors
 
     def know(self, ranks: tuple[Any, ...]) -> None:
         """Sets each rank's own state, encoded, at the present place."""
@@ -191,7 +198,8 @@ class SurvivorSnapshots:
             hook.remove()
         self._fingerprints.forget()
 
-    def _obstacle(self) -> str:
+    def obstacle(self) -> str:
+        """Why no image can hold what is registered; "" if one can."""
         registry = self._run.registry
         if self._run.framework:
             return f"{self._run.framework.name} keeps per-rank states, which the ranks exchange only when they save"
@@ -240,7 +248,7 @@ class SurvivorSnapshots:
     def _look_again(self) -> None:
         """Objects registered since may be such that no image can hold them."""
         if self._renewed and not self._never:
-            self._never = self._obstacle()
+            self._never = self.obstacle()
 
     def _glance(self) -> Fingerprint:
         registry = self._run.registry

@@ -212,6 +212,7 @@ class Core:
                 self.run.let_go_shards()
         elif error:
             self.run.background.end()  # the script may catch the error and go on
+            self.run.mirror.end()
             self.run.evaluated.end_look()
             clear = self._explained(error)
             self._tell_error(clear)

@@ -46,7 +46,7 @@ def register_late(
     registry = run.registry
     run.images.renew()
     run.background.settle()
-    run.mirror.settle()
+    run.mirror.renew()
     before = registry.names
     for name, thing in things.items():
         registry.add(name, thing, keeps=absent == "keep", begins=absent != "refuse", late=True)

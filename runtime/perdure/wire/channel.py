@@ -12,7 +12,7 @@ Agent to trainer: files.
   sent: the trainer continues, and looks for it when its ranks agree anyway.
 * A third file, beside the first, asks the trainer to save and continue, in the same way.
 * A trainer that can neither continue nor save leaves an image, a file that the agent keeps (PERDURE_IMAGE) and gives to
-  the next trainer (PERDURE_HELD_IMAGES). It begins with IMAGE_MAGIC once it is complete.
+  the next trainer (PERDURE_HELD_IMAGE). It begins with IMAGE_MAGIC once it is complete.
 
 No torch here, because the agent's parent process imports this.
 """

@@ -118,7 +118,7 @@ class Env:
     """Where a trainer that has lost a peer leaves its image, see perdure.wire.channel."""
     MIRROR_FILES: Final = "PERDURE_MIRROR_FILES"
     """Where a trainer mirrors its part of a sharded model, and another pod's: two files each, separated by `:`."""
-    HELD_IMAGES: Final = "PERDURE_HELD_IMAGES"
+    HELD_IMAGE: Final = "PERDURE_HELD_IMAGE"
     """The images that an earlier trainer of this pod has left, separated by `:`."""
     STARTED: Final = "PERDURE_STARTED"
     """The `time.monotonic()` at which the agent started this process."""

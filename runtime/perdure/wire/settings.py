@@ -182,7 +182,7 @@ def read_settings(
         image_file=_path(environ, Env.IMAGE),
         mirror=_optional(environ, Env.MIRROR_EVERY_STEPS, 1),
         mirror_files=_paths(environ, Env.MIRROR_FILES),
-        held_images=_paths(environ, Env.HELD_IMAGES),
+        held_images=_paths(environ, Env.HELD_IMAGE),
         handover=_handover(environ),
         global_batch_size=_optional(environ, Env.GLOBAL_BATCH_SIZE, 1),
         started=_started(environ),

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
 from perdure.checkpoint.image_file import FORMAT, Image, Label, read_images, write_image
 from perdure.checkpoint.stage import stage
 from perdure.errors import Corrupt
+from perdure.log.entry import checksum
 from perdure.log.images import Stamp
+from perdure.state.registry import Registry
 from perdure.wire.channel import IMAGE_MAGIC
 from tests.unit.runtime.checkpoint.world import UID, position, state
 
@@ -43,3 +49,30 @@ def test_a_second_image_counts_behind_the_first_once_it_is_complete(tmp_path: Pa
     assert [image.label for image in read_images(path)] == labels
     assert not write_image(path, labels[1], stage(state(18), 1, 2), lambda: False, end)
     assert [image.label for image in read_images(path)] == labels[:1]
+
+
+def test_memory_that_is_freed_while_it_is_written_kills_nobody_and_leaves_no_image(tmp_path: Path) -> None:
+    """As a script may do while a part is copied: only the kernel reads what is there, and says so if it is not."""
+    path, registry = tmp_path / "image", Registry()
+    path.touch()
+    model = nn.ParameterList([torch.zeros(1024, 16384)])
+    registry.add("model", model)
+    staged = stage(registry.state(None), 0, 1)
+    views = list(staged.pieces())
+    model[0].untyped_storage().resize_(0)
+    label = Label(Stamp(UID, 1, 17, 0, 1), position(17), "a", (), None)
+    with pytest.raises(OSError, match=os.strerror(errno.EFAULT)):
+        write_image(path, label, replace(staged, pieces=lambda: views), lambda: True)
+    with pytest.raises(Corrupt):
+        Image(path)
+
+
+def test_one_that_has_another_checksum_than_the_state_had_is_not_left(tmp_path: Path) -> None:
+    path, staged = tmp_path / "image", stage(state(17), 0, 1)
+    path.touch()
+    label = Label(Stamp(UID, 1, 17, 0, 1), position(17), "a", (), None)
+    whole = checksum(b"".join(map(bytes, staged.blocks())))
+    assert write_image(path, label, staged, lambda: True, whole=whole)
+    assert not write_image(path, label, stage(state(18), 0, 1), lambda: True, whole=whole)
+    with pytest.raises(Corrupt):
+        Image(path)

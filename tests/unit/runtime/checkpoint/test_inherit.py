@@ -162,11 +162,11 @@ def test_the_survivors_put_the_parts_of_a_sharded_model_together(tmp_path: Path,
     assert [one.state.rank == OF_LOST for one in found] == [False, False, False, True]
 
 
-def mirrored(folder: Path, rank: int, step: int) -> tuple[Path, Path]:
+def mirrored(folder: Path, rank: int, step: int, *, bound: bool = False) -> tuple[Path, Path]:
     """The snapshot of one of three parts that this rank took, and the one that its buddy keeps."""
     own, kept = folder / f"own-{rank}-{step}", folder / f"kept-{rank}-{step}"
     own.touch()
-    label = Label(Stamp(UID, 1, step, rank, 3), position(step), "", ("torch",), OF_LOST, (), rank, 3, "l")
+    label = Label(Stamp(UID, 1, step, rank, 3), position(step), "", ("torch",), OF_LOST, (), rank, 3, "l", bound)
     assert write_image(own, label, stage.stage(state(step, rank), rank, 3), lambda: True)
     kept.write_bytes(own.read_bytes())
     return own, kept
@@ -184,6 +184,17 @@ def test_a_survivor_commits_its_own_part_and_the_one_that_it_mirrored(tmp_path: 
     for rank, one in enumerate(found):
         assert same_state(replace(one.state, rank=None), replace(state(17, rank), rank=None))
         assert one.state.rank["rank"] == rank, "the lost rank's own state was mirrored, too"
+
+
+def test_what_each_rank_has_accumulated_counts_in_a_world_of_the_same_size_alone(
+    tmp_path: Path, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    of_0, of_1, of_2 = (mirrored(tmp_path, rank, 17, bound=True) for rank in range(3))
+    assert begins(store, [of_0, [*of_2, *of_1]]) == []
+    assert "accumulators hold values of each of 3 ranks, and this run has 2" in capsys.readouterr().err
+    other = MemoryStore()
+    opened(other)
+    assert [one.position for one in begins(other, [of_0, [*of_2, *of_1], None])] == [position(17)] * 3
 
 
 def as_bytes(tensor: torch.Tensor) -> bytes:

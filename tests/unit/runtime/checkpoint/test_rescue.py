@@ -161,7 +161,7 @@ def test_nothing_is_written_behind_another_run(tmp_path: Path, store: Store, the
 def test_nothing_is_written_behind_the_runs_own_last_word(tmp_path: Path) -> None:
     store = MemoryStore()
     save_solo(store, opened(store), 5, final=True)
-    with pytest.raises(Superfluous, match="an entry of its own"):
+    with pytest.raises(Superfluous, match="its own entry"):
         rescue(store, UID, 1, [Image(left(tmp_path, 1))])
 
 

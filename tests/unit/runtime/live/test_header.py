@@ -40,6 +40,7 @@ HEADER = Header(
     options={"net": {"reshard_after_forward": "True"}},
     alone=encode({"rng": 3}),
     all_able=True,
+    mirrors=2,
 )
 PARAMETER, BUFFER = torch.ones(2, 2), torch.tensor(4)
 

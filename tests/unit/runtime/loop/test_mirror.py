@@ -204,3 +204,14 @@ def test_a_snapshot_that_did_not_arrive_everywhere_is_taken_again_in_the_same_sl
     after = mirror.agreed(state, [MirrorWord(4, delivered=True), MirrorWord(4, delivered=False)])
     assert (after.whole, after.slot) == (4, MirrorState(2, whole=4).slot)
     assert [step for step in range(11, 16) if mirror.is_due(after, step)] == [14, 15], "who has failed may be dead"
+
+
+def test_what_fails_again_and_again_is_tried_less_and_less() -> None:
+    state, tried = MirrorState(1), list[int]()
+    for step in range(100):
+        if mirror.must_agree(state, step):
+            state = mirror.agreed(state, [MirrorWord(0, delivered=False)] * 2)
+        if mirror.is_due(state, step):
+            tried.append(step)
+            state = mirror.taken(state, step)
+    assert tried == [0, 2, 5, 10, 19, 36, 69]

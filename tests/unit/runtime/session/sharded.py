@@ -221,7 +221,7 @@ def train(
 def no_image(session: Session) -> str:
     """Why this rank would leave none."""
     images = session._core.run.images
-    return images._obstacle() or images._lone
+    return images.obstacle() or images._lone
 
 
 def grows(root: str, *, how: str) -> dict[str, Any]:
