@@ -279,7 +279,7 @@ BAD = (
         "negative memory",
         job(failure={"maxOutOfMemoryFailures": -1}),
         "spec.failure.maxOutOfMemoryFailures",
-        "0 gives up at the first kill",
+        "0 gives up at the first out-of-memory kill",
     ),
     Bad("a hasty outage", job(failure={"massOutageSeconds": 4}), "spec.failure.massOutageSeconds", "must be 5 or more"),
     Bad("another completion", job(completion="Exit"), "spec.completion", "must be Log or ExitCode"),

@@ -105,6 +105,7 @@ class SafePoint:
         end = write_image(path, label, staged, stands, behind)
         return (end, "") if end else (0, "training went on while the image was written")
 
+    @boxes.meshes_stay()
     def image(
         self, run: SnapshotSource, *, alike: tuple[str, ...], ranks: tuple[Any, ...] = ()
     ) -> tuple[Staged, Label]:

@@ -179,8 +179,8 @@ INSIDE: Final = (
     Mutant(
         "a rank of a smaller run continues with another rank's own state",
         "perdure.checkpoint:Inheritance._staged",
-        "same_world = found[holder]['stamp']['world'] == peers.world",
-        "same_world = found[holder]['stamp']['world'] >= peers.world",
+        "same_world = first['stamp']['world'] == peers.world",
+        "same_world = first['stamp']['world'] >= peers.world",
         tests=(f"{_UNIT}checkpoint/test_inherit.py",),
         outside=_NO_STATE,
     ),

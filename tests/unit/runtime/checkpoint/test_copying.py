@@ -78,7 +78,7 @@ def test_a_root_with_another_log_is_left_as_it_is(source: MemoryStore) -> None:
         else:
             save_solo(target, opened(target, uid="other"), 5)
         before = dict(target.objects)
-        with pytest.raises(UserError, match="has a log of its own"):
+        with pytest.raises(UserError, match="has a log that is not the beginning of the log of"):
             told(source, target)
         assert target.objects == before
 

@@ -99,7 +99,7 @@ def test_a_shard_that_is_there_and_differs_stays_and_there_is_no_index(store: St
 def test_an_index_that_is_there_and_differs_stays(store: Store) -> None:
     put_part(store, FOLDER, part(state={"rng": [3]}), 1, POSITION)
     before = store.get(INDEX)
-    with pytest.raises(Corrupt, match=f"{INDEX} is there already"):
+    with pytest.raises(Corrupt, match=f"{INDEX} exists already"):
         put(store, part())
     assert store.get(INDEX) == before
 

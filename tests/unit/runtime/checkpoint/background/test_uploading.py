@@ -526,7 +526,7 @@ def test_another_part_under_the_same_name_is_not_overwritten(uploader: Uploader,
         uploader.order(FOLDER, filled(arena))
         word = settled(uploader)[-1]
         assert isinstance(word, UploadFailed)
-        assert f"{key} is there already" in word.why
+        assert f"{key} exists already" in word.why
         assert bucket.objects[key] == b"9876543210"
     assert INDEX in bucket.objects
 
