@@ -20,7 +20,9 @@ from e2e.bench.report import Figure
 from e2e.bench.saves import IN_MEMORY
 from e2e.harness.local_run import free_port
 from e2e.prepare import Progress
+from perdure.agent.images import MIRROR_FILES
 from perdure.group.mirror_link import MirrorReceiver, MirrorSender
+from perdure.wire import Env
 
 MIB = 256
 RANKS = 2
@@ -69,13 +71,14 @@ def trained(every: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory(dir=IN_MEMORY) as folder:
         place = {"WORLD_SIZE": str(RANKS), "LOCAL_WORLD_SIZE": "1", "OMP_NUM_THREADS": "1"}
         place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-        place |= {"PERDURE_ROOT": Path(folder, "root").as_uri(), "PERDURE_EVERY_STEPS": "100000"}
+        place |= {Env.ROOT: Path(folder, "root").as_uri(), Env.EVERY_STEPS: "100000"}
         started = []
         for rank in range(RANKS):
-            files = [Path(folder, f"{rank}-{slot}") for slot in range(4)]
-            for file in files:
+            image, *files = (Path(folder, f"{rank}-{number}") for number in range(1 + MIRROR_FILES))
+            for file in (image, *files):
                 file.touch()
-            mirror = {"PERDURE_MIRROR_FILES": ":".join(map(str, files)), "PERDURE_MIRROR_EVERY_STEPS": str(every)}
+            mirror = {Env.MIRROR_FILES: os.pathsep.join(map(str, files)), Env.MIRROR_EVERY_STEPS: str(every)}
+            mirror[Env.IMAGE] = str(image)
             started.append(
                 subprocess.Popen(
                     [sys.executable, "-m", "e2e.bench.mirror_training", str(MIB), str(STEPS)],

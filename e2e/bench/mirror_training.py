@@ -24,7 +24,7 @@ def main() -> None:
     torch.set_num_threads(1)
     mib, steps = int(sys.argv[1]), int(sys.argv[2])
     training = Training("fsdp2", mib, 0.0)
-    requested, begun, stepped, counted, cpu = ([0.0] * steps for _ in range(5))
+    begun, stepped, counted, cpu = ([0.0] * steps for _ in range(4))
     with perdure.Session.from_env(os.environ["PERDURE_ROOT"]) as session:
         session.register(model=training.model, optimizer=training.optimizer)
         for _ in session.epochs(1):
@@ -33,12 +33,12 @@ def main() -> None:
                 training.step()
                 stepped[number] = time.perf_counter()
                 session.step()
-                requested[number] = counted[number] = time.perf_counter()
+                counted[number] = time.perf_counter()
                 cpu[number] = cpu_seconds()
     first = steps // 3
     found = {
         "step": (counted[-1] - counted[first - 1]) / (steps - first),
-        "held": statistics.mean(begun[n] - requested[n - 1] for n in range(first, steps)),
+        "held": statistics.mean(begun[n] - counted[n - 1] for n in range(first, steps)),
         "waited": statistics.mean(counted[n] - stepped[n] for n in range(first, steps)),
         "cpu": (cpu[-1] - cpu[first - 1]) / (steps - first),
         "copy": training.seconds_of_a_copy(),

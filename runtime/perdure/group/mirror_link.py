@@ -22,7 +22,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-MAGIC_BYTES: Final = 8
+from perdure.wire.channel import IMAGE_MAGIC
+
+MAGIC_BYTES: Final = len(IMAGE_MAGIC)
 """How many bytes at the beginning of a file are written last."""
 TOKEN_BYTES: Final = 32
 PATIENCE_SECONDS: Final = 30.0
@@ -119,7 +121,7 @@ class MirrorReceiver:
             return False
         file, whole = os.open(self._files[number], os.O_RDWR), False
         try:
-            if not self._has_room(max(0, size - _held(file))):
+            if not self._has_room(max(0, size - allocated(file))):
                 whole = True  # what is there stays
                 return False
             os.pwrite(file, bytes(MAGIC_BYTES), 0)
@@ -192,9 +194,9 @@ def _listening() -> socket.socket:
     return socket.create_server(("", 0), backlog=_WAITING)
 
 
-def _held(file: int) -> int:
+def allocated(file: int | Path) -> int:
     """The bytes of memory that a file has, which may be fewer than its size."""
-    return os.fstat(file).st_blocks * 512
+    return os.stat(file).st_blocks * 512  # noqa: PTH116 - of a number, too
 
 
 def _read(connection: socket.socket, size: int, seconds: float | None = None) -> bytes:

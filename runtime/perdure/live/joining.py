@@ -14,7 +14,7 @@ from perdure.group.peers import Alone
 from perdure.group.rendezvous import Deadline, rendezvous
 from perdure.group.world import foreign, has_placeholder, uninstall
 from perdure.live.liveness import tell_attached
-from perdure.live.membership import make_pulse
+from perdure.live.membership import make_heartbeat
 from perdure.loop.leaving import give_up
 from perdure.loop.run import Run
 from perdure.loop.survivor_snapshots import PATIENCE_SECONDS
@@ -65,12 +65,16 @@ def meet(run: Run, timeout: float) -> None:
     run.timings.begin(settings.started)
     run.open_store()
     if run.joining:
-        run.peers, run.agreement, run.heartbeat = Alone(settings.rank, settings.world), Agreement(None), make_pulse(run)
+        run.peers, run.agreement, run.heartbeat = (
+            Alone(settings.rank, settings.world),
+            Agreement(None),
+            make_heartbeat(run),
+        )
         return
     with run.timings.part("rendezvous"):
         deadline = Deadline(settings.rendezvous, lambda: give_up(run), Env.RENDEZVOUS_SECONDS)
         groups = rendezvous(settings, timeout=timedelta(seconds=timeout), deadline=deadline)
     run.peers = groups.peers
     run.agreement = Agreement(groups.agreement, interval=settings.check_seconds, beside=run.background)
-    run.heartbeat = make_pulse(run)
+    run.heartbeat = make_heartbeat(run)
     run.heartbeat.start()

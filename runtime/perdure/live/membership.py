@@ -32,7 +32,7 @@ BEGAN_ANEW: Final = (
 """Extra hint for rank-divergence errors after a newcomer has joined."""
 
 
-def make_pulse(run: Run) -> Heartbeat:
+def make_heartbeat(run: Run) -> Heartbeat:
     """A heartbeat among the ranks of this process's current run."""
     return Heartbeat(
         run.settings, lambda: run.requests.seen, lambda why: lose_peers(run, why), place=lambda: current_call(run)
@@ -64,7 +64,7 @@ def change_ranks(run: Run, bridge: Bridge, settings: Settings, reshard: Callable
         hint=run.hint,
         beside=run.background,
     )
-    run.heartbeat = make_pulse(run)
+    run.heartbeat = make_heartbeat(run)
     run.heartbeat.start(at_once=False)
     if modules := run.registry.sharded_modules:
         with handing_out(groups.of_mesh):

@@ -26,7 +26,7 @@ from perdure.checkpoint.image_file import Label, write_image
 from perdure.checkpoint.upload import Staged
 from perdure.console import say
 from perdure.errors import in_words
-from perdure.group.mirror_link import LinkBroken, MirrorReceiver, MirrorSender, own_address
+from perdure.group.mirror_link import LinkBroken, MirrorReceiver, MirrorSender, allocated, own_address
 from perdure.host.memory import free_memory
 from perdure.log.images import Stamp
 from perdure.loop.deferral import Deferral, NoCopy
@@ -189,7 +189,7 @@ class Mirror:
         """The bytes that this rank's slots, and another one's here, will take beyond what they have."""
         held = [boxes.local(tensor) for tensor in self._run.registry.trained()]
         files = self._run.settings.mirror_files
-        return max(0, len(files) * sum(map(tensors.size_of, held)) - sum(file.stat().st_blocks * 512 for file in files))
+        return max(0, len(files) * sum(map(tensors.size_of, held)) - sum(map(allocated, files)))
 
     def _disconnect(self) -> None:
         link, self._link = self._link, None
@@ -207,7 +207,7 @@ class Mirror:
         try:
             point = safe_point(run, run.settings.run or 0, run.rank, self._generators)
             staged, label = point.image(run, alike=())
-            if not _has_room(max(0, staged.size - path.stat().st_blocks * 512)):
+            if not _has_room(max(0, staged.size - allocated(path))):
                 return f"there is no memory for {staged.size / 2**20:.0f} MiB"
             fill = partial(self._fill, label, slot, self._link.sender, self._sent)
             found = self._deferral.copy(staged, fill, trains=True)

@@ -29,7 +29,7 @@ from perdure.group.peers import Alone, Solo
 from perdure.live.effects import Effects
 from perdure.live.header import Stop
 from perdure.live.keys import FORMAT
-from perdure.live.membership import make_pulse
+from perdure.live.membership import make_heartbeat
 from perdure.live.protocol.parties import Attempt
 from perdure.live.transfer import to_preallocate
 from perdure.log.entry import Opened
@@ -63,7 +63,7 @@ class Process:
         self.run = Run(settings)
         self.run.store, self.run.peers = store, Solo() if settings.handover is None else Alone(0, 1)
         self.run.timeout = 20.0
-        self.run.agreement, self.run.heartbeat = Agreement(None), make_pulse(self.run)
+        self.run.agreement, self.run.heartbeat = Agreement(None), make_heartbeat(self.run)
         self.net = nn.Sequential(nn.Linear(4, width), nn.BatchNorm1d(width))
         self.optimizer = torch.optim.Adam(self.net.parameters(), lr=0.1)
         self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 2)
