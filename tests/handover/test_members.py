@@ -50,7 +50,7 @@ def test_a_newcomer_takes_the_leavers_place_between_two_batches(
         ended = [job.members[name].outcome() for name in new]
     entries, steps = job.root.entries(), job.root.trace().steps
     assert left.outcome is ExitKind.HANDED_OVER
-    assert "is waited for" not in job.members[leaver].said  # it has released everything
+    assert "waiting for the trainer's end" not in job.members[leaver].said  # it has released everything
     assert [one.outcome for one in ended] == [ExitKind.COMPLETED, ExitKind.COMPLETED]
     stood_still = [record.parts["pause"] for one in ended for record in one.handovers if "pause" in record.parts]
     assert len(stood_still) == 1  # the stayer's: a newcomer has nothing to stop
