@@ -78,7 +78,7 @@ def judge(folder: Path, epochs: int, undisturbed: Undisturbed, faults: Sequence[
         steps = tuple(with_last_words(entries, steps, alone.batches))
     steps_lost, samples, untraced = lost(entries, steps, epochs=epochs)
     assert (samples.lost, samples.repeated, samples.foreign, untraced) == (0, 0, 0, [])
-    assert steps_lost == 0
+    assert steps_lost <= job.came.count(Came.LOST)  # a killed rank may have been a step ahead of all others
     assert tuple(evidence.batches(entries, steps)) == alone.batches
     assert job.members.root.weight_hash() == alone.weights
 
