@@ -87,8 +87,8 @@ def begun_from(job: LocalMembers, run: int) -> Any:
 
 
 def steps_lost(job: LocalMembers, *killed: tuple[int, int]) -> int:
-    """Finished steps that were lost. `killed` are the runs and ranks that were killed wherever they were: such a rank may
-    have finished a step that the others were still in, and none that lives has it."""
+    """Finished steps that were lost. `killed` are the runs and ranks that were killed wherever they were: such a rank
+    may have finished a step that the others were still in, and none that lives has it."""
     steps = [one for one in job.root.trace().steps if (one.run, one.rank) not in killed]
     return evidence.steps_lost(job.root.entries(), steps)
 
