@@ -116,6 +116,7 @@ FULL = TrainingJobStatus(
         storage_why="503 Slow Down",
         percent=40,
         remaining_seconds=600,
+        death_costs="at most 1 finished step",
         observed_at=NOON,
     ),
     last_save=LastSave(step=110, time=NOON, observed_at=NOON),

@@ -569,6 +569,9 @@ class TrainingProgress(TolerantModel):
     """How much of the training is done; absent where its end is not known."""
     remaining_seconds: int | None = None
     """An estimate of the seconds to the end of the training."""
+    death_costs: str = ""
+    """What the death of any one member costs now: no finished step, at most so many finished steps, or all steps since
+    the newest checkpoint, for good or until the mirror is whole; absent while rank 0 does not report it."""
     observed_at: datetime
     """When the report came. It is shown once a minute at most."""
 

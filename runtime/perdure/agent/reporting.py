@@ -21,6 +21,9 @@ _PHASES = {
 }
 """The phases that follow from the stage alone. `_phase` looks further at NONE, OPENED, STEPPED and OFFERED."""
 
+_WITH_DEATH_COST = frozenset({TrainerPhase.TRAINING, TrainerPhase.SAVING, TrainerPhase.EVALUATING})
+"""While members change, what a death costs is another question, and what was said before does not answer it."""
+
 
 def report_of(state: AgentState, start: str, offset: float) -> Report:
     """The report of this state, by the agent that began as `start`. The process that sends it counts its sequence.
@@ -72,6 +75,7 @@ def _of_training(state: AgentState, trainer: TrainerProcesses, report: Report, o
 
 
 def _of_figures(report: Report, figures: Figures) -> Report:
+    trains = report.phase in _WITH_DEATH_COST
     return replace(
         report,
         samples_per_second=figures.samples_per_second,
@@ -80,6 +84,8 @@ def _of_figures(report: Report, figures: Figures) -> Report:
         required_grace_seconds=figures.required_grace_seconds,
         progress=figures.progress,
         remaining_seconds=figures.remaining_seconds,
+        death_cost=figures.death_cost if trains else None,
+        death_steps=figures.death_steps if trains else None,
     )
 
 

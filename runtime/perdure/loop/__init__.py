@@ -18,6 +18,7 @@ result              the result that a script sets
 survivor_snapshots  images for the next run, in case a peer is lost
 safe_point          one place where a run might have stopped, and the image made of it
 last_step           which images a rank of a sharded model leaves, so that one lost rank costs no step
+death_cost          what the death of a member costs now
 optimizer_meeting   where the ranks meet before their optimizers step; step_exchanges warns of other exchanges there
 mirror              a rank's part in another pod's memory, as a pure machine; mirroring carries it out
 copy_budget         how much of the training's time copies for images may take

@@ -46,6 +46,13 @@ class MirrorState:
     """Whether that snapshot is not agreed on yet."""
     failures: int = 0
     """How many have failed in a row."""
+    bounds: bool = False
+    """Whether a death of one of these ranks costs `most_lost` finished steps at most."""
+
+    @property
+    def most_lost(self) -> int:
+        """The finished steps that a death costs at most once the mirror is whole."""
+        return 2 * self.every - 1
 
     @property
     def slot(self) -> int:
@@ -77,15 +84,16 @@ def agreed(state: MirrorState, words: Sequence[MirrorWord]) -> MirrorState:
     """
     newest = max(word.whole for word in words)
     if all(word.delivered and word.whole == newest for word in words):
-        return replace(state, whole=newest + 1, under_way=False, failures=0)
+        return replace(state, whole=newest + 1, under_way=False, failures=0, bounds=True)
     pause = state.every * min(2**state.failures, MOST_PAUSE)
     later = None if state.taken_at is None else state.taken_at + pause
-    return replace(state, whole=newest, taken_at=later, under_way=False, failures=state.failures + 1)
+    failures = state.failures + 1
+    return replace(state, whole=newest, taken_at=later, under_way=False, failures=failures, bounds=False)
 
 
 def renewed(state: MirrorState) -> MirrorState:
     """The ranks have changed: none of their parts is mirrored."""
-    return replace(state, taken_at=None, under_way=False, failures=0)
+    return replace(state, taken_at=None, under_way=False, failures=0, bounds=False)
 
 
 def _has_come(state: MirrorState, step: int) -> bool:

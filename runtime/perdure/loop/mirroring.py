@@ -29,6 +29,7 @@ from perdure.errors import in_words
 from perdure.group.mirror_link import LinkBroken, MirrorReceiver, MirrorSender, allocated, own_address
 from perdure.host.memory import free_memory
 from perdure.log.images import Stamp
+from perdure.loop.death_cost import MirrorGuard
 from perdure.loop.deferral import Deferral, NoCopy
 from perdure.loop.mirror import MirrorState, MirrorWord, agreed, is_due, must_agree, renewed, taken
 from perdure.loop.requests import Requests
@@ -92,6 +93,12 @@ class Mirror:
     def newest(self) -> Stamp | None:
         """Of the newest snapshot in this rank's slots. From any thread."""
         return max(tuple(self._made.values()), key=lambda stamp: stamp.place, default=None)
+
+    @property
+    def guard(self) -> MirrorGuard | None:
+        """What the mirror is good for at present; None if these ranks have none."""
+        known = self._wanted and self._ranks == (self._run.settings.run, self._run.world)
+        return MirrorGuard(self._state.most_lost, whole=self._state.bounds) if known else None
 
     def at_boundary(self, *, trains: bool) -> None:
         """All ranks are at a place where the run may stop: takes the snapshot that is due. Collective.
@@ -251,7 +258,7 @@ class Mirror:
         was_whole = self._state.whole
         self._state = agreed(self._state, [MirrorWord(whole, not one) for whole, one in said])
         if self._state.whole > was_whole:
-            most = 2 * self._state.every - 1
+            most = self._state.most_lost
             steps = f"{most} finished steps" if most > 1 else "one finished step"
             self._say(f"all parts are mirrored: a member that dies costs {steps} at most")
             return

@@ -24,6 +24,7 @@ from perdure.group.peers import Peers, Solo
 from perdure.group.world import collectives_so_far
 from perdure.log.images import Stamp
 from perdure.loop.background_saves import BackgroundSaves
+from perdure.loop.death_cost import death_cost
 from perdure.loop.evaluated import Evaluated
 from perdure.loop.framework import Framework
 from perdure.loop.hooks import HookName, Hooks
@@ -49,6 +50,7 @@ from perdure.state.wrapping import Replica, spread, spread_now
 from perdure.store import Store, open_store
 from perdure.wire import AttemptRecord, ExitKind
 from perdure.wire.channel import CommitDone, Exiting, Resulted, SaveFailed
+from perdure.wire.report import DeathCost
 from perdure.wire.settings import Settings
 
 OWN_VALUES: Final = "session"
@@ -90,7 +92,9 @@ class Run:
         self.registry = Registry()
         self.progress.generators.follow(self.registry.modes)
         self.timings = Timings()
-        figures = FiguresToAgent(settings.report_fd, settings.world, self._part_done, self._save_seconds)
+        figures = FiguresToAgent(
+            settings.report_fd, settings.world, self._part_done, self._save_seconds, self._death_cost
+        )
         self.reporter = Reporter(settings.report_fd, LogLines(settings.run, settings.rank), self.timings, figures)
         self.requests = Requests(
             settings.request_file,
@@ -245,6 +249,10 @@ class Run:
     def _save_seconds(self) -> float | None:
         """What the newest save took; None before the first."""
         return self.timings.of_a_save() if "commit" in self.timings.seconds else None
+
+    def _death_cost(self) -> tuple[DeathCost, int | None]:
+        """What the death of a member costs now, and how many steps if that is a number."""
+        return death_cost(images=self.images.hold_all_steps, mirror=self.mirror.guard)
 
     def tell(self, event: Event) -> None:
         """Reports an event to the agent, the trace and the other sinks."""

@@ -31,6 +31,7 @@ from perdure.checkpoint import boxes
 from perdure.console import say
 from perdure.errors import PeerLost, PerdureError
 from perdure.loop.copy_budget import CopyBudget
+from perdure.loop.death_cost import held_in_two_pods
 from perdure.loop.last_step import LastStep, StepAction, StepEvent, StepPhase, react
 from perdure.loop.optimizer_meeting import OptimizerMeeting
 from perdure.loop.safe_point import SafePoint, SnapshotSource, safe_point
@@ -85,6 +86,8 @@ class SurvivorSnapshots:
         self._machine = LastStep()
         self._lone = ""
         """Why a lost rank's shards would be lost with it; empty if they are not."""
+        self._apart = False
+        """Whether each part of the state is in two pods."""
         self.all_able = False
         """Whether all ranks could leave images at the beginning. Equal on all ranks."""
         self.mirrors = 0
@@ -105,6 +108,13 @@ class SurvivorSnapshots:
         several = self._run.world > 1 or self._run.joining or self._last
         able = self._run.settings.image_file is not None and several and not self._never and not self._lone
         return able and not self._allowance.pauses(time.monotonic())
+
+    @property
+    def hold_all_steps(self) -> bool:
+        """Whether the survivors of any member would leave images with each finished step, as far as this rank knows."""
+        place = self._safe_point
+        only_sometimes = self._unseen or self._said_between or bool(place and place.open)
+        return self.wanted and self.all_able and self._apart and not only_sometimes
 
     def begin(self) -> None:
         """Everything is restored: from now on there may be images, unless something prevents them. Collective."""
@@ -132,10 +142,12 @@ class SurvivorSnapshots:
         """The ranks, or what they hold, may be others: whether another one holds the same, and whether all meet before
         they step. Equal on all ranks."""
         run = self._run
-        parts = boxes.parts(run.registry.parameters(), run.world) if run.registry.sharded else (0,)
+        sharded = bool(run.registry.sharded)
+        parts = boxes.parts(run.registry.parameters(), run.world) if sharded else (0,) * run.world
         alone = [rank for rank, part in enumerate(parts) if parts.count(part) == 1]
         self._lone = ""
-        if run.registry.sharded and (alone or run.world == 1):
+        self._apart = held_in_two_pods(parts, run.settings.pod)
+        if sharded and (alone or run.world == 1):
             self._lone = f"{run.registry.sharded} is sharded, and no other rank holds what a lost one did"
         meets = self.all_able and not self._lone and len(set(parts)) > 1
         self._machine = replace(self._machine, meets=meets)

@@ -29,7 +29,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from perdure.wire import (
     AttemptRecord,
@@ -48,7 +48,7 @@ from perdure.wire import (
     write_attempt,
 )
 from perdure.wire.codec import from_json
-from perdure.wire.report import TrainerPhase
+from perdure.wire.report import DeathCost, TrainerPhase, read_death_cost
 from perdure.wire.truncation import fitting
 
 IMAGE_MAGIC: Final = b"perdure1"
@@ -285,6 +285,10 @@ class Figures:
     """An estimate of the seconds to that end."""
     awaited: tuple[int, ...] = ()
     """Ranks that it waits for while ranks look for each other."""
+    death_cost: Annotated[DeathCost | None, read_death_cost] = None
+    """What the death of any one member costs now."""
+    death_steps: int | None = None
+    """See Report."""
 
 
 @dataclass(frozen=True)

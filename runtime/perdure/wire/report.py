@@ -58,10 +58,27 @@ class TrainerPhase(StrEnum):
     LEAVING = "leaving"  # the trainer saves to leave, ends, or has ended
 
 
+class DeathCost(StrEnum):
+    """What the death of any one member costs now, as far as its training can tell."""
+
+    NO_STEP = "no-step"  # no finished step: the others hold what it held
+    STEPS = "steps"  # finished steps, up to a number that is told beside it
+    SINCE_COMMIT = "since-commit"  # all steps since the newest commit
+    UNTIL_MIRRORED = "since-commit-until-mirrored"  # the same, until all parts are mirrored
+
+
 def _phase(value: Any) -> TrainerPhase | None:
     """The phase; None for the word of a newer agent."""
     try:
         return TrainerPhase(value)
+    except ValueError:
+        return None
+
+
+def read_death_cost(value: Any) -> DeathCost | None:
+    """What a death costs; None for the word of a newer version."""
+    try:
+        return DeathCost(value)
     except ValueError:
         return None
 
@@ -150,6 +167,10 @@ class Report:
     """The part of the script's present loop of epochs that is done, where its end is known."""
     remaining_seconds: _Amount | None = None
     """An estimate of the seconds to that end."""
+    death_cost: Annotated[DeathCost | None, read_death_cost] = None
+    """What the death of any one member costs now."""
+    death_steps: Natural | None = None
+    """At most so many finished steps; only with DeathCost.STEPS."""
 
 
 @dataclass(frozen=True)

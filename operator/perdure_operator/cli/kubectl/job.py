@@ -17,7 +17,7 @@ from perdure_operator.cluster.read.records import JobRecord
 from perdure_operator.decide import Stage, stage_of
 from perdure_operator.decide.draft import clock, later
 from perdure_operator.decide.facts import LATE_MARGIN_SECONDS
-from perdure_operator.decide.health import is_silent
+from perdure_operator.decide.health import is_silent, trained_runs
 from perdure_operator.state.snapshot import PodView
 
 UNREADABLE: Final = "unreadable"
@@ -91,6 +91,8 @@ class JobSummary(Model):
     """The current run, or the newest one; null if status cannot be read."""
     step: int | None = None
     """Steps that the run has done, if its rank 0 reports them and was heard in the last minutes."""
+    death_costs: str = ""
+    """What the death of any one member costs now, if its rank 0 reports it and was heard in the last minutes."""
     saved: SavedStep | None = None
     """Null if no commit is known, which does not mean that there is none."""
     waits_for: Wait | None = None
@@ -108,6 +110,7 @@ def summary(seen: JobSeen) -> JobSummary:
         wanted=record.spec.replicas if record.spec else None,
         run=(status.current.run if status.current else status.run) if seen.known else None,
         step=reported_step(status, seen.now),
+        death_costs=reported_death_costs(status, seen.now),
         saved=saved_step(status),
         waits_for=wait(seen),
         disrupted=why_disrupted(status),
@@ -130,6 +133,14 @@ def reported_step(status: TrainingJobStatus, now: datetime) -> int | None:
     """See JobSummary."""
     progress = status.progress
     return None if progress is None or is_silent(progress, now) else progress.step
+
+
+def reported_death_costs(status: TrainingJobStatus, now: datetime) -> str:
+    """See JobSummary. What members of a run reported says nothing of the one that follows."""
+    progress = status.progress
+    if progress is None or is_silent(progress, now) or progress.run not in trained_runs(status):
+        return ""
+    return progress.death_costs
 
 
 def saved_step(status: TrainingJobStatus) -> SavedStep | None:

@@ -120,6 +120,7 @@ def page_of_job(page: JobPage, now: datetime, *, every: bool = False) -> Page:
         ("Stage", f"{job.stage}{_run(job)}"),
         ("Step", "" if job.step is None else f"{job.step}, as its rank 0 reports"),
         ("Saved", _saved(page, now)),
+        ("A death costs", f"{job.death_costs}, as its rank 0 reports" if job.death_costs else ""),
         ("Now", page.running),
         ("Disrupted", page.disrupted),
         (

@@ -18,6 +18,7 @@ from perdure_operator.api.model import Model
 from perdure_operator.api.spec import CheckpointPolicy
 from perdure_operator.api.status import Takeover
 from perdure_operator.cli.kubectl.forward import How, Outlook, drained, play
+from perdure_operator.cli.kubectl.job import reported_death_costs
 from perdure_operator.cli.kubectl.page import Facts, Page, Table, duration
 from perdure_operator.decide import stage_of
 from perdure_operator.decide.facts import own, terminated
@@ -204,7 +205,9 @@ def _at_risk(snapshot: Snapshot, outlook: Outlook, unprotected: Sequence[PodView
         grace = min(pod.grace for pod in unprotected)
         return f"{saved}{known}: members are evicted at once, unless all have saved {grace} s later"
     if outlook.how is How.LIVE:
-        return f"none; if a member dies meanwhile, at most {saved}{known}"
+        costs = reported_death_costs(snapshot.status, snapshot.now)
+        before = f"if a member dies before the move, {costs}, as rank 0 reports; in the middle of it" if costs else ""
+        return f"none; {before or 'if a member dies meanwhile'}, at most {saved}{known}"
     if outlook.how is How.TRAINS_ON:
         return f"none as long as it trains on; if its members are deleted by force, {saved}{known}"
     return f"none if the members save in time; otherwise {saved}{known}"

@@ -6,17 +6,19 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from perdure.wire.report import TrainerPhase
+from perdure.wire.report import DeathCost, Report, TrainerPhase
 from perdure_operator.api.spec import CheckpointPolicy
 from perdure_operator.api.status import LastSave, TrainingJobStatus, TrainingPhase, TrainingProgress
 from perdure_operator.decide.health import health, is_silent, trained_runs
 from perdure_operator.serving.reports.heard import Received
 
 EVERY: Final = timedelta(seconds=60)
-"""Status shows the numbers of a job this often at most, unless what it says of the job changes with them."""
+"""Status shows the numbers of a job this often at most, unless what it says of the job, or of a death, changes."""
 
 AT_LEAST: Final = timedelta(seconds=10)
 """No sooner in any case: two runs' rank 0 may both report while one takes over, and each change starts a round."""
+
+SINCE_CHECKPOINT: Final = "all steps since the newest checkpoint"
 
 _RATE_SECONDS: Final = 10
 _RATE_STEPS: Final = 3
@@ -52,7 +54,8 @@ def shown(status: TrainingJobStatus, policy: CheckpointPolicy, received: Receive
     new = status.model_copy(update={"progress": progress, "last_save": last_save})
     heard_anew = old is None or old.run != report.run or is_silent(old, received.at)
     changes_words = heard_anew or health(status, policy) != health(new, policy)
-    if old is not None and received.at - old.observed_at < EVERY and not changes_words:
+    tells_more = changes_words or (old is not None and old.death_costs != progress.death_costs)
+    if old is not None and received.at - old.observed_at < EVERY and not tells_more:
         return None
     return Shown(new, changes_words)
 
@@ -86,8 +89,23 @@ def _progress(received: Received, old: TrainingProgress | None, run: int, step: 
         storage_why=report.store_why,
         percent=None if report.progress is None else int(100 * report.progress),
         remaining_seconds=None if left is None else round(left),
+        death_costs=_death_costs(report),
         observed_at=received.at,
     )
+
+
+def _death_costs(report: Report) -> str:
+    """In words that a person may search for; "" if it is not known."""
+    match report.death_cost:
+        case DeathCost.NO_STEP:
+            return "no finished step"
+        case DeathCost.STEPS if report.death_steps is not None:
+            return f"at most {report.death_steps} finished step{'' if report.death_steps == 1 else 's'}"
+        case DeathCost.SINCE_COMMIT:
+            return SINCE_CHECKPOINT
+        case DeathCost.UNTIL_MIRRORED:
+            return f"{SINCE_CHECKPOINT}, until the mirror is whole"
+    return ""
 
 
 def _last_save(received: Received, old: LastSave | None) -> LastSave | None:

@@ -1,4 +1,5 @@
-"""The sink that tells the agent how training goes, for people: rates, progress, and whether it saves or evaluates.
+"""The sink that tells the agent how training goes, for people: rates, progress, what a death costs, and whether it
+saves or evaluates.
 
 It sends at a step, every few seconds at most, and when the script begins to save or to evaluate and ends that. Nothing
 waits for it: a full pipe loses what the next one repeats.
@@ -12,7 +13,7 @@ from typing import Final
 
 from perdure.loop.telemetry.events import Event, PhaseBegan, SaveWaited, Stepped
 from perdure.wire.channel import Exiting, Figures, TookOver, write_report
-from perdure.wire.report import TrainerPhase
+from perdure.wire.report import DeathCost, TrainerPhase
 
 SEND_SECONDS: Final = 3.0
 """Seconds between two reports while only numbers change."""
@@ -29,11 +30,14 @@ class FiguresToAgent:
         world: int,
         progress: Callable[[], float | None],
         save_seconds: Callable[[], float | None],
+        death_cost: Callable[[], tuple[DeathCost | None, int | None]],
+        *,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`progress` gives the part of the present loop that is done, `save_seconds` what a save takes, if known."""
+        """`progress` gives the part of the present loop that is done, `save_seconds` what a save takes, if known, and
+        `death_cost` what a death costs now."""
         self._fd, self._world = fd, world
-        self._progress, self._save_seconds, self._now = progress, save_seconds, now
+        self._progress, self._save_seconds, self._death_cost, self._now = progress, save_seconds, death_cost, now
         self._phase = self._phase_before = TrainerPhase.TRAINING
         self._stall: float | None = None
         self._rate: float | None = None
@@ -63,6 +67,7 @@ class FiguresToAgent:
                 self._turn(self._phase_before)
             case TookOver(_, _, world):
                 self._world, self._since = world, None
+                self._send(self._now(), members_changed=True)
             case Exiting():
                 self._fd = None
 
@@ -94,12 +99,22 @@ class FiguresToAgent:
     def _measure_from(self, now: float) -> None:
         self._since, self._steps, self._samples, self._paused = now, 0, 0, 0.0
 
-    def _send(self, now: float) -> None:
+    def _send(self, now: float, *, members_changed: bool = False) -> None:
+        """`members_changed`: until the next time, what was said of a death counts no longer."""
         if self._fd is None:
             return
         done = self._progress()
+        cost, steps = (None, None) if members_changed else self._death_cost()
         figures = Figures(
-            self._phase, self._rate, self._step_seconds, self._stall, self._save_seconds(), done, self._left(done, now)
+            self._phase,
+            self._rate,
+            self._step_seconds,
+            self._stall,
+            self._save_seconds(),
+            done,
+            self._left(done, now),
+            death_cost=cost,
+            death_steps=steps,
         )
         write_report(self._fd, figures)
 

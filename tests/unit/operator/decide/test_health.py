@@ -247,7 +247,13 @@ def test_once_nothing_was_heard_for_long_status_says_since_when_and_no_more() ->
 
 def rated(here: Job, run: int = 1) -> Job:
     progress = TrainingProgress(
-        run=run, step=20, samples_per_second=96.0, remaining_seconds=60, percent=4, observed_at=here.snapshot.now
+        run=run,
+        step=20,
+        samples_per_second=96.0,
+        remaining_seconds=60,
+        percent=4,
+        death_costs="no finished step",
+        observed_at=here.snapshot.now,
     )
     return here.status(progress=progress)
 
@@ -257,14 +263,14 @@ def test_rates_that_nobody_reports_any_more_are_dropped_and_the_step_stays() -> 
     assert here.after(MINUTES - 1).settle().now.progress == here.now.progress
     left = here.after(MINUTES).settle().now.progress
     assert left is not None
-    assert (left.step, left.samples_per_second, left.remaining_seconds) == (20, None, None)
+    assert (left.step, left.samples_per_second, left.remaining_seconds, left.death_costs) == (20, None, None, "")
     assert left.observed_at == here.snapshot.now
 
 
 def test_rates_of_a_run_that_is_not_trained_any_more_are_dropped() -> None:
     left = rated(job().running(world=2), run=0).settle().now.progress
     assert left is not None
-    assert (left.step, left.samples_per_second) == (20, None)
+    assert (left.step, left.samples_per_second, left.death_costs) == (20, None, "")
 
 
 def test_of_an_old_reports_step_and_a_later_commits_the_later_one_is_left() -> None:

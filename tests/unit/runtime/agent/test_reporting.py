@@ -21,7 +21,7 @@ from perdure.wire.channel import (
     TookOver,
     Voting,
 )
-from perdure.wire.report import Report, TrainerPhase
+from perdure.wire.report import DeathCost, Report, TrainerPhase
 from tests.unit.runtime.agent.test_machine import Pod, attached, importing, opened, reported, training
 
 START = "ab" * 16
@@ -152,7 +152,9 @@ def test_a_store_has_failed_since_the_first_of_the_saves_that_failed_in_a_row() 
 
 def test_the_figures_of_the_trainer_are_passed_on() -> None:
     pod = training()
-    figures = Figures(TrainerPhase.SAVING, 12.5, 0.25, 0.5, 2.0, 0.75, 3600.0)
+    figures = Figures(
+        *(TrainerPhase.SAVING, 12.5, 0.25, 0.5, 2.0, 0.75, 3600.0), death_cost=DeathCost.STEPS, death_steps=3
+    )
     pod.sees(reported(figures))
     found = report(pod)
     assert found == replace(
@@ -164,7 +166,15 @@ def test_the_figures_of_the_trainer_are_passed_on() -> None:
         required_grace_seconds=2.0,
         progress=0.75,
         remaining_seconds=3600.0,
+        death_cost=DeathCost.STEPS,
+        death_steps=3,
     )
+
+
+def test_while_members_change_what_a_death_costs_is_not_known() -> None:
+    pod = voting()
+    pod.sees(reported(Figures(death_cost=DeathCost.NO_STEP)))
+    assert (report(pod).phase, report(pod).death_cost) == (TrainerPhase.HANDING_OVER, None)
 
 
 def test_of_several_processes_the_furthest_step_and_the_newest_commit_count() -> None:

@@ -215,3 +215,16 @@ def test_what_fails_again_and_again_is_tried_less_and_less() -> None:
             tried.append(step)
             state = mirror.taken(state, step)
     assert tried == [0, 2, 5, 10, 19, 36, 69]
+
+
+def test_a_death_is_bounded_from_a_whole_snapshot_on_until_one_fails_or_ranks_change() -> None:
+    def snapshot(state: MirrorState, *, arrives: bool) -> MirrorState:
+        return mirror.agreed(mirror.taken(state, 0), [MirrorWord(state.whole, delivered=arrives)] * 2)
+
+    whole = snapshot(MirrorState(3), arrives=True)
+    assert not MirrorState(3).bounds
+    assert (whole.bounds, whole.most_lost) == (True, 5)
+    assert mirror.taken(whole, 3).bounds, "the last one is whole while the next one is on its way"
+    assert not snapshot(whole, arrives=False).bounds
+    assert not mirror.renewed(whole).bounds
+    assert snapshot(mirror.renewed(whole), arrives=True).bounds

@@ -30,7 +30,7 @@ from perdure.loop.leaving import Exit, stop_without_step
 from perdure.store.file import FileStore
 from perdure.wire import Env
 from perdure.wire.channel import Figures, read_report
-from perdure.wire.report import TrainerPhase
+from perdure.wire.report import DeathCost, TrainerPhase
 from tests.unit.runtime.checkpoint.test_checkpointer import Unreliable
 from tests.unit.runtime.records import entries, kinds, traced
 from tests.unit.runtime.session.training import Join, Training, other_draws, samples
@@ -308,7 +308,7 @@ def test_the_agent_hears_how_much_is_done_at_each_save_and_how_long_the_script_w
     figures = [report for report in reports(pipe[0]) if isinstance(report, Figures)]
     saving = [one for one in figures if one.phase is TrainerPhase.SAVING]
     assert [one.progress for one in saving] == [0.2, 0.4, 0.6, 0.8]
-    assert saving[0] == Figures(TrainerPhase.SAVING, progress=0.2)
+    assert saving[0] == Figures(TrainerPhase.SAVING, progress=0.2, death_cost=DeathCost.SINCE_COMMIT)
     last = figures[-1]
     assert (last.phase, last.progress) == (TrainerPhase.TRAINING, 0.8)
     assert min(last.save_stall_seconds or 0, last.required_grace_seconds or 0, last.remaining_seconds or 0) > 0

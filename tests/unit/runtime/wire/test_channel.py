@@ -49,7 +49,7 @@ from perdure.wire.channel import (
     write_request,
     write_unwound,
 )
-from perdure.wire.report import TrainerPhase
+from perdure.wire.report import DeathCost, TrainerPhase
 from perdure.wire.truncation import CUT
 
 whole = st.integers(0, 10**9)
@@ -77,6 +77,7 @@ reports: st.SearchStrategy[TrainerReport] = st.one_of(
     st.builds(
         Figures, phase=st.sampled_from(TrainerPhase), samples_per_second=st.none() | st.floats(0, 1e6),
         progress=st.none() | st.floats(0, 1), remaining_seconds=st.none() | st.floats(0, 1e9),
+        death_cost=st.none() | st.sampled_from(DeathCost), death_steps=st.none() | whole,
     ),
     st.builds(
         Exiting, outcome=st.sampled_from(ExitKind), step=whole, commit=st.none() | commits, opened=whole,

@@ -17,6 +17,7 @@ from perdure.wire.report import (
     REASON_CHARACTERS,
     REPORT_BYTES,
     Channel,
+    DeathCost,
     Report,
     ReportAnswer,
     TrainerPhase,
@@ -38,7 +39,8 @@ reports = st.builds(
     save_stall_seconds=amounts, store_failing_since=amounts, store_why=st.text(max_size=400),
     awaited=st.lists(st.integers(0, LARGEST), max_size=20).map(tuple), required_grace_seconds=amounts,
     live=st.none() | st.booleans(), live_why=st.text(max_size=400), remaining_seconds=amounts,
-    progress=st.none() | st.sampled_from([0.0, 0.125, 1.0]),
+    progress=st.none() | st.sampled_from([0.0, 0.125, 1.0]), death_cost=st.none() | st.sampled_from(DeathCost),
+    death_steps=naturals,
 )  # fmt: skip
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -51,6 +53,7 @@ FULLEST = Report(
     samples_per_second=MOST, step_seconds=MOST, commit_step=LARGEST, commit_at=MOST, save_stall_seconds=MOST,
     store_failing_since=MOST, store_why="\U0001f525" * 400, awaited=(LARGEST,) * 20, required_grace_seconds=MOST,
     live=False, live_why="\U0001f525" * 400, progress=0.123, remaining_seconds=MOST,
+    death_cost=DeathCost.UNTIL_MIRRORED, death_steps=LARGEST,
 )  # fmt: skip
 """The longest that can be written."""
 
@@ -121,7 +124,8 @@ def test_a_value_that_no_agent_writes_makes_a_report_unreadable(body: dict[str, 
 
 
 def test_a_phase_and_a_field_of_a_newer_agent_leave_the_rest_readable() -> None:
-    text = json.dumps({"v": 1, "start": START, "sequence": 7, "phase": "dreaming", "dreams": 3, "step": 5})
+    words = {"phase": "dreaming", "dreams": 3, "death_cost": "a dream"}
+    text = json.dumps({"v": 1, "start": START, "sequence": 7, "step": 5, **words})
     assert read_report(text) == Report(START, 7, None, step=5)
 
 

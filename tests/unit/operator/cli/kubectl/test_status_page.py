@@ -100,14 +100,24 @@ def test_a_commit_is_as_old_as_the_first_run_that_knew_it() -> None:
 def test_what_rank_0_reports_while_it_trains_is_shown_as_long_as_it_is_new() -> None:
     stage = training()
     told, now = seen(stage), stage.now
-    progress = TrainingProgress(run=1, step=1204, observed_at=now)
+    progress = TrainingProgress(run=1, step=1204, death_costs="at most 1 finished step", observed_at=now)
     save = LastSave(step=1200, time=now - timedelta(seconds=60), observed_at=now)
     status = told.status.model_copy(update={"step": 450, "progress": progress, "last_save": save})
     reporting = replace(told, record=replace(told.record, status=status))
     assert (row(reporting)["STEP"], row(reporting)["SAVED"]) == ("1204", "1200, 60s ago")
     assert "1204, as its rank 0 reports" in shown(reporting)
     assert "newer commits" not in shown(reporting)
-    assert row(replace(reporting, now=now + timedelta(seconds=181)))["STEP"] == "unknown"
+    assert "A death costs  at most 1 finished step, as its rank 0 reports" in shown(reporting)
+    silent = replace(reporting, now=now + timedelta(seconds=181))
+    assert row(silent)["STEP"] == "unknown"
+    assert "A death costs" not in shown(silent)
+
+
+def test_what_a_death_cost_an_earlier_run_is_not_shown() -> None:
+    told = seen(training())
+    progress = TrainingProgress(run=0, step=9, death_costs="no finished step", observed_at=told.now)
+    status = told.status.model_copy(update={"progress": progress})
+    assert "A death costs" not in shown(replace(told, record=replace(told.record, status=status)))
 
 
 def test_until_is_a_time_that_the_message_names_as_the_end() -> None:

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 
 from perdure.wire import CommitRef, ExitKind, Outcome, write_outcome
 from perdure_operator.api.spec import CheckpointPolicy
+from perdure_operator.api.status import TrainingProgress
 from perdure_operator.cli.kubectl import reading
 from perdure_operator.cli.kubectl.forward import How
 from perdure_operator.cli.kubectl.page import Table
@@ -137,6 +138,17 @@ def test_a_drain_that_never_ends_is_told_so() -> None:
 def test_steps_at_risk_are_those_since_the_last_commit() -> None:
     assert asked(moved(), "n3").at_risk.startswith("none; if a member dies meanwhile")
     assert "of step 450" in asked(moved(), "n3").at_risk
+    seen = snapshot(moved())
+    assert seen.status.current
+    progress = TrainingProgress(
+        run=seen.status.current.run, step=451, death_costs="at most 1 finished step", observed_at=seen.now
+    )
+    heard = seen.model_copy(update={"status": seen.status.model_copy(update={"progress": progress})})
+    (told,) = what_if([DrainSeen(heard)], ["n3"], seen.now, RULES).jobs
+    assert told.at_risk.startswith(
+        "none; if a member dies before the move, at most 1 finished step, as rank 0 reports; in the middle of it, at "
+        "most the steps since its last commit ("
+    )
     assert "one every 50 steps" in asked(training(checkpoint=EVERY_FIFTY), "n1").at_risk
     assert "has not saved" in asked(training(completion="ExitCode"), "n1").at_risk
     assert cadence(CheckpointPolicy(uri="s3://b/c", every_epochs=2)) == "one every 2 epochs"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from perdure.wire.report import TrainerPhase
+from perdure.wire.report import DeathCost, TrainerPhase
 from perdure_operator.api.spec import CheckpointPolicy
 from perdure_operator.api.status import LastSave, TrainingJobStatus, TrainingPhase, TrainingProgress
 from perdure_operator.decide.health import SILENT
@@ -60,6 +60,34 @@ def test_all_that_is_known_is_shown_with_its_time() -> None:
     )
     assert found.last_save == LastSave(step=8, time=NOW - timedelta(seconds=30), observed_at=NOW)
     assert found.model_copy(update={"progress": None, "last_save": None}) == status()
+
+
+@pytest.mark.parametrize(
+    ("cost", "steps", "words"),
+    [
+        (None, None, ""),
+        (DeathCost.NO_STEP, None, "no finished step"),
+        (DeathCost.STEPS, 1, "at most 1 finished step"),
+        (DeathCost.STEPS, 3, "at most 3 finished steps"),
+        (DeathCost.STEPS, None, ""),
+        (DeathCost.SINCE_COMMIT, None, "all steps since the newest checkpoint"),
+        (DeathCost.UNTIL_MIRRORED, None, "all steps since the newest checkpoint, until the mirror is whole"),
+    ],
+)
+def test_what_a_death_costs_is_said_in_words(cost: DeathCost | None, steps: int | None, words: str) -> None:
+    found = shown(status(), heard(death_cost=cost, death_steps=steps))
+    assert found
+    assert found.progress
+    assert found.progress.death_costs == words
+
+
+def test_another_cost_of_a_death_is_shown_soon_and_changes_no_condition() -> None:
+    known = status(TrainingProgress(run=1, step=9, death_costs="no finished step", observed_at=NOW))
+    assert due(known, heard(11.0, death_cost=DeathCost.NO_STEP)) is None
+    assert due(known, heard(9.0, death_cost=DeathCost.SINCE_COMMIT)) is None
+    found = due(known, heard(11.0, death_cost=DeathCost.SINCE_COMMIT))
+    assert found
+    assert not found.changes_words
 
 
 def test_what_is_not_known_is_absent_and_the_save_before_stays() -> None:

@@ -12,7 +12,7 @@ from perdure.loop.telemetry.events import PhaseBegan, SaveWaited, Stepped
 from perdure.loop.telemetry.figures import FiguresToAgent
 from perdure.wire import ExitKind
 from perdure.wire.channel import Exiting, Figures, TookOver, TrainerReport, read_report
-from perdure.wire.report import TrainerPhase
+from perdure.wire.report import DeathCost, TrainerPhase
 
 TRAINING, SAVING, EVALUATING = TrainerPhase.TRAINING, TrainerPhase.SAVING, TrainerPhase.EVALUATING
 
@@ -24,9 +24,12 @@ class Trainer:
         self.now = 1000.0
         self.done: float | None = None
         self.save_seconds: float | None = None
+        self.cost: tuple[DeathCost | None, int | None] = (None, None)
         self.steps = 0
         self._reader = reader
-        self.sink = FiguresToAgent(writer, 4, lambda: self.done, lambda: self.save_seconds, lambda: self.now)
+        self.sink = FiguresToAgent(
+            writer, 4, lambda: self.done, lambda: self.save_seconds, lambda: self.cost, now=lambda: self.now
+        )
 
     def trains(self, steps: int, seconds: float) -> None:
         """So many steps with 8 samples on each rank, one after every `seconds`."""
@@ -121,10 +124,23 @@ def test_a_loop_that_ends_only_when_somebody_stops_it_has_no_time_left(trainer: 
 def test_after_a_live_move_the_new_number_of_ranks_counts(trainer: Trainer) -> None:
     trainer.trains(2, 1.0)
     trainer.sink.take(TookOver(2, 0, 2, 2))
+    assert len(trainer.told()) == 1
     trainer.trains(1, 60.0)
     assert trainer.told() == []
     trainer.trains(3, 1.0)
-    assert trainer.told() == [Figures(samples_per_second=16.0, step_seconds=1.0)]
+    (told,) = trainer.told()
+    assert isinstance(told, Figures)
+    assert (told.samples_per_second, told.step_seconds) == (16.0, 1.0)
+
+
+def test_what_a_death_costs_is_told_with_the_figures_and_anew_once_members_have_changed(trainer: Trainer) -> None:
+    trainer.cost = (DeathCost.STEPS, 3)
+    trainer.trains(4, 1.0)
+    trainer.cost = (DeathCost.UNTIL_MIRRORED, None)
+    trainer.sink.take(TookOver(2, 0, 2, 4))
+    trainer.trains(4, 1.0)
+    told = [(one.death_cost, one.death_steps) for one in trainer.told() if isinstance(one, Figures)]
+    assert told == [(DeathCost.STEPS, 3), (None, None), (DeathCost.UNTIL_MIRRORED, None)]
 
 
 def test_after_the_ending_nothing_is_told(trainer: Trainer) -> None:
