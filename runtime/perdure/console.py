@@ -52,6 +52,11 @@ def say(text: str, level: int = logging.INFO) -> None:
     LOGGER.log(level, f"{_speaker}: {text}" if _speaker else text, extra={"speaker": _speaker})
 
 
+def spoken(text: str) -> str:
+    """The line as it stands in a log, for what must take no lock of `logging` or of sys.stderr."""
+    return f"perdure {_speaker}: {text}" if _speaker else f"perdure: {text}"
+
+
 def warn(text: str) -> None:
     """One line about what went wrong while training goes on."""
     say(text, logging.WARNING)

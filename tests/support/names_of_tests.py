@@ -174,6 +174,7 @@ TESTED_IN: Final[Mapping[str, Sequence[str]]] = {
     "tests/unit/runtime/loop/data/test_sampling.py": ["perdure/loop/data/permutation"],
     "tests/unit/runtime/loop/position/test_accumulating.py": ["perdure/loop/position/totals"],
     "tests/unit/runtime/loop/telemetry/test_events.py": ["perdure/loop/telemetry/sinks"],
+    "tests/unit/runtime/loop/test_hanging.py": ["perdure/wire/phase_limits"],
     "tests/unit/runtime/loop/test_reporting.py": ["perdure/loop/failures"],
     "tests/unit/runtime/loop/test_survivor_snapshots.py": ["perdure/loop/safe_point"],
     "tests/unit/runtime/session/test_background_alone.py": [

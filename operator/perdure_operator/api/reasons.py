@@ -38,8 +38,8 @@ CONDITION_TYPES: Final[Mapping[ConditionType, str]] = {
     "have taken over before. Otherwise it says what the job waits for, whom it waits for, and until when.",
     ConditionType.PROGRESSING: "False while rank 0 reports no new step for longer than its phase may take: 5 minutes "
     "of training (30 before its pace is known), 15 of a save, an hour of an evaluation, 30 minutes otherwise, or ten "
-    "usual steps where these take longer. Unknown once no report has come for three minutes. Absent for a run that "
-    "does not report, and before the second step that is reported.",
+    "usual steps where these take longer; also while rank 0 says that its process hangs. Unknown once no report has "
+    "come for three minutes. Absent for a run that does not report, and before the second step that is reported.",
     ConditionType.DISRUPTED: "True from the first signal that the run has to end until its successor is planned.",
     ConditionType.HANDING_OVER: "True while a next run is offered to the living members of this one; absent until "
     "that happens for the first time.",
@@ -101,6 +101,7 @@ class Reason(StrEnum):
     # Progressing, CheckpointFresh, StorageReachable
     STEPS_REPORTED = "StepsReported"
     NO_PROGRESS = "NoProgress"
+    MEMBER_WAITED_FOR = "MemberWaitedFor"
     RECENT_CHECKPOINT = "RecentCheckpoint"
     STALE_CHECKPOINT = "StaleCheckpoint"
     SAVES_SUCCEED = "SavesSucceed"
@@ -196,8 +197,17 @@ REASONS: Final[Mapping[Reason, Explained]] = {
     Reason.NO_PROGRESS: Explained(
         "Rank 0 reports, and has made no new step for longer than its phase may take. Ranks may wait for each other, "
         "for data or for storage. The operator does nothing about it.",
-        "Look at the last lines of each member's log: after a minute a rank says which ranks it waits for. To start "
-        "again from the newest commit, delete the member that is stuck.",
+        "Look at the last lines of each member's log: after a minute a rank says which ranks it waits for, and a "
+        "process that hangs has written the stacks of its threads (`no progress for`). To start again from the newest "
+        "commit, delete the member that is stuck.",
+    ),
+    Reason.MEMBER_WAITED_FOR: Explained(
+        "The run makes no progress, and all members but the one that the message names say that they wait for other "
+        "ranks. So the others probably wait for that one; several are named only if they are on one node. The operator "
+        "does nothing about it.",
+        "Look for `no progress for` in the log of the member that is named: the stacks of its threads follow. Without "
+        "that line, an extension holds Python's lock, or the process is stopped. If its node is the cause, cordon it; "
+        "to start again from the newest commit, delete that member.",
     ),
     Reason.RECENT_CHECKPOINT: Explained("A failure now loses no more steps than checkpoint allows."),
     Reason.STALE_CHECKPOINT: Explained(

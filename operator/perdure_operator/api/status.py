@@ -540,6 +540,33 @@ class TrainingPhase(StrEnum):
         return cls.TRAINING
 
 
+class SuspectDoes(StrEnum):
+    """What is known of a member that all others wait for. A word of a newer operator is read as SaysNothing."""
+
+    COMPUTES = "Computes"
+    STANDS = "Stands"
+    SAYS_NOTHING = "SaysNothing"
+    NOT_HEARD = "NotHeard"
+
+    @classmethod
+    def _missing_(cls, value: object) -> SuspectDoes:  # noqa: ARG003
+        return cls.SAYS_NOTHING
+
+
+class Suspect(TolerantModel):
+    """A member that does not say that it waits for other ranks, while all others say so."""
+
+    name: str
+    """The pod's name."""
+    node: str = ""
+    """Its node when the run was planned."""
+    rank: int
+    """Rank of its first process."""
+    does: SuspectDoes
+    """Computes: its script takes CPU time. Stands: it takes none, and is in no call that is known to wait for ranks.
+    SaysNothing: it reports no standstill. NotHeard: it has not reported in this run."""
+
+
 class TrainingProgress(TolerantModel):
     """Where training stands, as the run's rank 0 reported it while it trained."""
 
@@ -572,6 +599,10 @@ class TrainingProgress(TolerantModel):
     death_costs: str = ""
     """What the death of any one member costs now: no finished step, at most so many finished steps, or all steps since
     the newest checkpoint, for good or until the mirror is whole; absent while rank 0 does not report it."""
+    hang_time: datetime | None = None
+    """Since when rank 0 reports that its process hangs; absent while it does not."""
+    suspects: tuple[Suspect, ...] = ()
+    """Members that the others wait for; absent unless the run hangs and these are one, or all on one node."""
     observed_at: datetime
     """When the report came. It is shown once a minute at most."""
 

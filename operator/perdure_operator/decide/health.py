@@ -11,23 +11,18 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
+from perdure.wire.phase_limits import longest_standstill
+from perdure.wire.report import TrainerPhase
 from perdure.wire.settings import DEFAULT_EVERY_SECONDS
 from perdure_operator.api.reasons import ConditionType, Reason
 from perdure_operator.api.spec import CheckpointPolicy
-from perdure_operator.api.status import RunPlan, TrainingJobStatus, TrainingPhase, TrainingProgress
+from perdure_operator.api.status import RunPlan, Suspect, TrainingJobStatus, TrainingProgress
 from perdure_operator.decide.draft import Draft, clock
+from perdure_operator.decide.suspects import suspects_in_words
 
 SILENT: Final = timedelta(seconds=180)
 """Progress older than this means that reports stopped: status is updated every minute."""
 
-_STEP_TIMES: Final = 10
-"""A step may take this many times what steps took before."""
-_TRAINING_SECONDS: Final = 300.0
-_SAVING_SECONDS: Final = 900.0
-_EVALUATING_SECONDS: Final = 3600.0
-_OTHER_SECONDS: Final = 1800.0
-"""How long a phase may last without a new step. Also used for training until the step time is known, because the first
-step may compile."""
 _SAVES_MISSED: Final = 3
 _STALE_SECONDS: Final = 600.0
 """A commit is recent for as long as so many saves take, and for this time at least."""
@@ -58,6 +53,8 @@ class Health:
     saves_succeed: bool | None
     checkpoint_is_fresh: bool | None
     storage_why: str
+    suspects: tuple[Suspect, ...]
+    """The members that a run without progress waits for."""
 
 
 def health(status: TrainingJobStatus, policy: CheckpointPolicy) -> Health | None:
@@ -70,7 +67,9 @@ def health(status: TrainingJobStatus, policy: CheckpointPolicy) -> Health | None
         saves = False
     elif status.last_save is not None:
         saves = True
-    return Health(_advances(progress), saves, _is_fresh(status, progress, policy), progress.storage_why)
+    advances = _advances(progress)
+    suspects = progress.suspects if advances is False else ()
+    return Health(advances, saves, _is_fresh(status, progress, policy), progress.storage_why, suspects)
 
 
 def is_training(draft: Draft) -> bool:
@@ -137,7 +136,10 @@ def _progressing(draft: Draft, progress: TrainingProgress, found: Health) -> Dra
         return draft.condition(kind, True, Reason.STEPS_REPORTED, "rank 0 reports new steps: see status.progress")
     since, phase = clock(progress.step_time or progress.observed_at), progress.phase or "unknown"
     words = f"rank 0 reports no new step since {since}: it is at step {progress.step}, in phase {phase}"
-    return draft.warn_once(kind, Reason.NO_PROGRESS, words).condition(kind, False, Reason.NO_PROGRESS, words)
+    reason = Reason.NO_PROGRESS
+    if found.suspects:
+        reason, words = Reason.MEMBER_WAITED_FOR, f"{words}; {suspects_in_words(found.suspects)}"
+    return draft.warn_once(kind, reason, words).condition(kind, False, reason, words)
 
 
 def _stored(draft: Draft, progress: TrainingProgress, found: Health) -> Draft:
@@ -164,6 +166,8 @@ def _fresh(draft: Draft, found: Health) -> Draft:
 
 def _advances(progress: TrainingProgress) -> bool | None:
     """None before the second step that this run reports, unless it takes too long for that."""
+    if progress.hang_time is not None:
+        return False
     last = [one for one in (progress.step_time, progress.phase_time) if one]
     stood = (progress.observed_at - max(last)).total_seconds() if last else 0.0
     if stood >= _longest_wait(progress):
@@ -173,18 +177,8 @@ def _advances(progress: TrainingProgress) -> bool | None:
 
 def _longest_wait(progress: TrainingProgress) -> float:
     """Seconds in the present phase without a step."""
-    match progress.phase:
-        case TrainingPhase.TRAINING if progress.seconds_per_step is not None:
-            least = _TRAINING_SECONDS
-        case TrainingPhase.SAVING:
-            least = _SAVING_SECONDS
-        case TrainingPhase.EVALUATING:
-            least = _EVALUATING_SECONDS
-        case TrainingPhase.LEAVING:
-            return float("inf")  # disruption.exitTimeoutSeconds ends it, or the script's end
-        case _:
-            least = _OTHER_SECONDS
-    return max(least, _STEP_TIMES * (progress.seconds_per_step or 0.0))
+    phase = TrainerPhase[progress.phase.name] if progress.phase else None
+    return longest_standstill(phase, progress.seconds_per_step)
 
 
 def _is_fresh(status: TrainingJobStatus, progress: TrainingProgress, policy: CheckpointPolicy) -> bool | None:

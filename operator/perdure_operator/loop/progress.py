@@ -98,7 +98,8 @@ class ProgressWriter:
             return
         if job.status is None or job.spec is None:
             return
-        due = shown(job.status, job.spec.checkpoint, received)
+        of_run = self.heard.of_run(job.uid, received.report.run)
+        due = shown(job.status, job.spec.checkpoint, received, of_run)
         if due is None or not self.pace.allows():
             return
         try:

@@ -16,7 +16,10 @@ from perdure_operator.api.cel import VALIDATIONS, Json, Rule, checked, forbidden
 from perdure_operator.api.names import ASSIGNMENT_VOLUME, CREDENTIALS_VOLUME, REPORT_VOLUME
 from perdure_operator.schema import pod
 
-USER_ENV: Final = (Env.TRACE, Env.RENDEZVOUS_SECONDS, Env.CHECK_SECONDS, Env.BACKGROUND_BYTES, Env.PRELOAD, Env.LIVE)
+USER_ENV: Final = (
+    *(Env.TRACE, Env.RENDEZVOUS_SECONDS, Env.CHECK_SECONDS, Env.BACKGROUND_BYTES, Env.HANG_SECONDS, Env.PRELOAD),
+    Env.LIVE,
+)
 """The variables PERDURE_* that users may set."""
 
 DESCRIPTION: Final = (

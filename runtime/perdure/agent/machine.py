@@ -69,6 +69,7 @@ from perdure.wire.channel import (
     Exiting,
     Figures,
     HandoverEnded,
+    Hangs,
     Imaged,
     Imaging,
     Resulted,
@@ -225,6 +226,15 @@ def _reported(state: AgentState, rank: int, report: TrainerReport, now: float) -
     return state, []
 
 
+def _after_news(process: Process, report: Figures | Hangs, now: float) -> Process:
+    """What is passed on to the operator, and changes nothing here."""
+    if isinstance(report, Figures):
+        return replace(process, figures=report)
+    if report.seconds is None:
+        return replace(process, hangs=None, hangs_since=None)
+    return replace(process, hangs=report, hangs_since=now - report.seconds)
+
+
 def _after(process: Process, run: int, report: TrainerReport, now: float) -> Process:
     opened_at = now if process.opened_at is None else process.opened_at
     match report:
@@ -238,8 +248,8 @@ def _after(process: Process, run: int, report: TrainerReport, now: float) -> Pro
             return replace(process, attached=True, opened_at=opened_at, step=step, epoch=epoch)
         case CommitDone() | SaveFailed() | Resulted():
             return _after_save(process, report, now)
-        case Figures():
-            return replace(process, figures=report)
+        case Figures() | Hangs():
+            return _after_news(process, report, now)
         case Exiting():
             known = replace(process, attached=True, ending=report, exiting_at=now)
             return replace(known, opened_at=opened_at) if report.opened == run else known

@@ -12,7 +12,7 @@ from perdure.agent.stage import AgentStage, stage_of
 from perdure.agent.state import AgentState, TrainerProcesses
 from perdure.wire import Train
 from perdure.wire.channel import Figures
-from perdure.wire.report import Report, TrainerPhase
+from perdure.wire.report import Report, Standing, TrainerPhase
 
 _PHASES = {
     AgentStage.STARTED: TrainerPhase.IMPORTING,
@@ -37,7 +37,7 @@ def report_of(state: AgentState, start: str, offset: float) -> Report:
     report = _of_training(state, trainer, replace(report, run=trainer.run, rank=trainer.processes[0].rank_now), offset)
     figures = _figures(trainer)
     awaited = figures.awaited if report.phase is TrainerPhase.CONNECTING else ()
-    return _of_figures(replace(report, awaited=awaited), figures)
+    return _of_hang(_of_figures(replace(report, awaited=awaited), figures), trainer, offset)
 
 
 def _phase(state: AgentState) -> TrainerPhase:
@@ -87,6 +87,16 @@ def _of_figures(report: Report, figures: Figures) -> Report:
         death_cost=figures.death_cost if trains else None,
         death_steps=figures.death_steps if trains else None,
     )
+
+
+def _of_hang(report: Report, trainer: TrainerProcesses, offset: float) -> Report:
+    """Its processes wait for ranks only if each of them does: a rank that another one waits for may be in this pod."""
+    since = [one.hangs_since for one in trainer.processes if one.hangs_since is not None]
+    if not since or report.phase is TrainerPhase.LEAVING:
+        return report
+    places = [one.hangs.place if one.hangs else None for one in trainer.processes]
+    place = next((one for one in places if one is not Standing.WAITS_FOR_RANKS), Standing.WAITS_FOR_RANKS)
+    return replace(report, hangs_since=_unix(min(since), offset), hangs_in=place)
 
 
 def _figures(trainer: TrainerProcesses) -> Figures:

@@ -117,8 +117,12 @@ def matters(old: Report | None, new: Report) -> bool:
     """Whether the operator should hear of the change before the next report is due."""
     if old is None:
         return True
-    before = (old.phase, old.run, old.rank, old.store_failing_since is None)
-    return before != (new.phase, new.run, new.rank, new.store_failing_since is None)
+    return _what_matters(old) != _what_matters(new)
+
+
+def _what_matters(report: Report) -> tuple[object, ...]:
+    fails, hangs = report.store_failing_since is not None, report.hangs_since is not None
+    return report.phase, report.run, report.rank, fails, hangs, report.hangs_in
 
 
 class Sender:

@@ -29,7 +29,7 @@ from perdure.wire import (
     Train,
     Unsaved,
 )
-from perdure.wire.channel import Exiting, Figures, Imaged, TookOver, TrainerReport, Voting
+from perdure.wire.channel import Exiting, Figures, Hangs, Imaged, TookOver, TrainerReport, Voting
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,10 @@ class Process:
     """When it reported the first of these."""
     figures: Figures | None = None
     """How it says that training goes."""
+    hangs: Hangs | None = None
+    """What it said of its hang; None while it makes progress."""
+    hangs_since: float | None = None
+    """Since when it makes none."""
     result: Mapping[str, Any] | None = None
     """The script's result."""
     ending: Exiting | None = None

@@ -23,6 +23,7 @@ optimizer_meeting   where the ranks meet before their optimizers step; step_exch
 mirror              a rank's part in another pod's memory, as a pure machine; mirroring carries it out
 copy_budget         how much of the training's time copies for images may take
 current_call        the session call that a rank is in, for deadlock messages
+hanging             when a process hangs: pure; hang_watch looks at it, and writes the stacks of its threads (stacks)
 evaluated           the statistics that each rank evaluates with
 framework           a framework that drives the loop, as its adapter describes it
 leaving             how a process leaves before the goal

@@ -92,10 +92,10 @@ class Run:
         self.registry = Registry()
         self.progress.generators.follow(self.registry.modes)
         self.timings = Timings()
-        figures = FiguresToAgent(
+        self.figures = FiguresToAgent(
             settings.report_fd, settings.world, self._part_done, self._save_seconds, self._death_cost
         )
-        self.reporter = Reporter(settings.report_fd, LogLines(settings.run, settings.rank), self.timings, figures)
+        self.reporter = Reporter(settings.report_fd, LogLines(settings.run, settings.rank), self.timings, self.figures)
         self.requests = Requests(
             settings.request_file,
             settings.grace,

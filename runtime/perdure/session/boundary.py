@@ -242,6 +242,7 @@ class Boundary:
 
     def poll(self) -> None:
         """The script offers a place to leave, for example within a long evaluation."""
+        self._progress.polls += 1
         self._poll("polls")
 
     def _poll(self, doing: str) -> None:

@@ -31,6 +31,7 @@ from perdure.loop.asking import exit_signals as ask_signals
 from perdure.loop.data.randomness import in_no_checkpoint, own_generators
 from perdure.loop.ending import tell_failed
 from perdure.loop.failures import exit_status
+from perdure.loop.hang_watch import HangWatch
 from perdure.loop.hooks import HookName
 from perdure.loop.leaving import Exit
 from perdure.loop.reporting import NO_GROUP_YET, ExitWatch, classify, explained, shown_in_words, tell_error
@@ -104,6 +105,7 @@ class Core:
         self.seed = seed
         self.run = Run(settings)
         self.boundary = Boundary(self.run)
+        self._hang_watch = HangWatch(self.run)
         self.loops = EpochLoops(self.run, self.boundary, self.restore)
         self.run.requests.take(*exit_requests)
         self.preview: Preview | None = None
@@ -112,6 +114,7 @@ class Core:
             self.boundary, self.loops = self.preview.boundary, self.preview.loops
         else:
             attach(self.run)
+            self._hang_watch.start()
         tells = settings.rank == 0 and not settings.preview
         self._unregistered_check = FirstSteps(self._first_weights) if tells else None
         self._held = HeldGradients() if tells else None
@@ -225,6 +228,7 @@ class Core:
         """Gives back signals, hooks and its process groups."""
         run = self.run
         current.closed(self)
+        self._hang_watch.stop()
         atexit.unregister(self._at_exit)
         if hasattr(run, "heartbeat"):  # otherwise it is connected to no rank
             run.heartbeat.stop()

@@ -48,7 +48,7 @@ from perdure.wire import (
     write_attempt,
 )
 from perdure.wire.codec import from_json
-from perdure.wire.report import DeathCost, TrainerPhase, read_death_cost
+from perdure.wire.report import DeathCost, Standing, TrainerPhase, read_death_cost
 from perdure.wire.truncation import fitting
 
 IMAGE_MAGIC: Final = b"perdure1"
@@ -292,6 +292,16 @@ class Figures:
 
 
 @dataclass(frozen=True)
+class Hangs:
+    """This process has made no progress for longer than its phase allows, or makes some again."""
+
+    seconds: float | None
+    """For how long it has made none; None: it makes progress again."""
+    place: Standing | None = None
+    """Where it stands."""
+
+
+@dataclass(frozen=True)
 class Exiting:
     """How this process is about to end; the last line of its Session."""
 
@@ -320,6 +330,7 @@ TrainerReport = (
     | Imaging
     | Imaged
     | Figures
+    | Hangs
     | Exiting
 )
 _KINDS: Final[Mapping[str, type[TrainerReport]]] = {
@@ -335,13 +346,14 @@ _KINDS: Final[Mapping[str, type[TrainerReport]]] = {
     "imaging": Imaging,
     "imaged": Imaged,
     "figures": Figures,
+    "hangs": Hangs,
     "ending": Exiting,
 }
 _NAMES: Final = {kind: name for name, kind in _KINDS.items()}
 _UNWOUND: Final = b'{"report": "unwound"}'
 _MOST_GROUPS: Final = 100
 """The most sockets that one line names, because a line has a limit; the agent waits where there are more."""
-_MATTER = Exiting | SaveFailed | Resulted | Voting | TookOver | HandoverEnded | Imaging | Imaged
+_MATTER = Exiting | SaveFailed | Resulted | Voting | TookOver | HandoverEnded | Imaging | Imaged | Hangs
 """Reports that no later one repeats: they wait for room in the pipe."""
 
 

@@ -89,6 +89,9 @@ class Env:
     """Periodic checkpoints of a state of this many bytes or more are uploaded in the background."""
     CHECK_SECONDS: Final = "PERDURE_CHECK_SECONDS"
     """How often ranks agree whether to stop; 0: at each step (users set it)."""
+    HANG_SECONDS: Final = "PERDURE_HANG_SECONDS"
+    """After how many seconds without progress a process writes its stacks to its log, instead of a limit for each
+    phase; 0: never (users set it)."""
     PRELOAD: Final = "PERDURE_PRELOAD"
     """Modules the zygote imports beside its own; "none": no zygote (users set it)."""
     LIVE: Final = "PERDURE_LIVE"

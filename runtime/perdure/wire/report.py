@@ -67,6 +67,14 @@ class DeathCost(StrEnum):
     UNTIL_MIRRORED = "since-commit-until-mirrored"  # the same, until all parts are mirrored
 
 
+class Standing(StrEnum):
+    """In which kind of place a trainer that makes no progress stands."""
+
+    WAITS_FOR_RANKS = "waits-for-ranks"  # in a call that other ranks have to make, too
+    RUNS = "runs"  # it takes CPU time
+    STANDS = "stands"  # it takes none, and is in no call that is known to wait for ranks
+
+
 def _phase(value: Any) -> TrainerPhase | None:
     """The phase; None for the word of a newer agent."""
     try:
@@ -79,6 +87,14 @@ def read_death_cost(value: Any) -> DeathCost | None:
     """What a death costs; None for the word of a newer version."""
     try:
         return DeathCost(value)
+    except ValueError:
+        return None
+
+
+def _standing(value: Any) -> Standing | None:
+    """The kind of place; None for the word of a newer agent."""
+    try:
+        return Standing(value)
     except ValueError:
         return None
 
@@ -171,6 +187,11 @@ class Report:
     """What the death of any one member costs now."""
     death_steps: Natural | None = None
     """At most so many finished steps; only with DeathCost.STEPS."""
+    hangs_since: _Amount | None = None
+    """Since when a process of the trainer makes no progress, as Unix time, once that has lasted for longer than its
+    phase allows; None: each makes some."""
+    hangs_in: Annotated[Standing | None, _standing] = None
+    """Where it stands. Of several processes, one that waits for no rank; None if that is not known of each."""
 
 
 @dataclass(frozen=True)

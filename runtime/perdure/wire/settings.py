@@ -108,6 +108,8 @@ class Settings:
     """Approximate interval at which the ranks agree whether to stop; 0 for every step."""
     background_bytes: int = DEFAULT_BACKGROUND_BYTES
     """Training does not wait for the upload of periodic checkpoints if the state has this many bytes."""
+    hang_seconds: float | None = None
+    """How long this process may make no progress, in any phase; 0: forever; None: as perdure.wire.phase_limits says."""
     live: bool = True
     """Whether live hand-overs are allowed."""
     trace: bool = False
@@ -174,6 +176,7 @@ def read_settings(
         rendezvous=_number(environ, Env.RENDEZVOUS_SECONDS, float(DEFAULT_RENDEZVOUS_SECONDS)),
         check_seconds=_number(environ, Env.CHECK_SECONDS, DEFAULT_CHECK_SECONDS),
         background_bytes=_number(environ, Env.BACKGROUND_BYTES, DEFAULT_BACKGROUND_BYTES),
+        hang_seconds=_number(environ, Env.HANG_SECONDS, 0.0) if environ.get(Env.HANG_SECONDS) else None,
         live=environ.get(Env.LIVE) != "no",
         trace=environ.get(Env.TRACE) == "1",
         report_fd=_optional(environ, Env.REPORT_FD, 0),

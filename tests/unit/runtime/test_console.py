@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from perdure.console import LOGGER, fall_silent, in_bytes, say, speak_as, warn
+from perdure.console import LOGGER, fall_silent, in_bytes, say, speak_as, spoken, warn
 from perdure.loop.telemetry.events import Leaving
 from perdure.loop.telemetry.sinks import LogLines
 from perdure.wire import CommitRef
@@ -33,6 +33,13 @@ def test_a_line_names_the_run_and_the_rank(capsys: pytest.CaptureFixture[str]) -
     for event in (SessionOpened(3), Leaving(480, "node n1 is cordoned"), CommitDone(CommitRef(7, 480))):
         sink.take(event)
     assert capsys.readouterr().err == "perdure run 3 rank 0: saved step 480, leaving: node n1 is cordoned\n"
+
+
+def test_what_is_written_past_the_logger_reads_as_its_lines_do(capsys: pytest.CaptureFixture[str]) -> None:
+    for speak in (lambda: speak_as(3, 1), fall_silent):
+        speak()
+        say("it waits")
+        assert capsys.readouterr().err == spoken("it waits") + "\n"
 
 
 def test_a_save_while_training_goes_on_is_logged_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,6 +31,8 @@ class Received:
     """When its pod first reported this step; None: with this report."""
     phase_at: datetime | None = None
     """When its pod first reported this phase, after another one; None: with this report."""
+    hangs_at: datetime | None = None
+    """When its pod first reported that it hangs; None: with this report, if it does."""
 
 
 class ReportBoard:
@@ -54,6 +56,8 @@ class ReportBoard:
                 received = replace(received, step_at=known.step_at or known.at)
             if known.report.phase == received.report.phase:
                 received = replace(received, phase_at=known.phase_at or known.at)
+            if known.report.hangs_since is not None:
+                received = replace(received, hangs_at=known.hangs_at or known.at)
         self._newest[uid] = received
         (self._speakers.add if received.speaks else self._speakers.discard)(uid)
 
@@ -71,6 +75,11 @@ class ReportBoard:
             newest.pop(received.sender.job, None)
             newest[received.sender.job] = received
         return list(newest.values())
+
+    def of_run(self, job: str, run: int | None) -> list[Received]:
+        """The newest report of each pod of the job with that uid, if it is about this run."""
+        of_job = (one for one in self._newest.values() if one.sender.job_uid == job)
+        return [one for one in of_job if one.report.run == run]
 
     def forget_ended(self, cache: Cache) -> None:
         """Forget the reports of pods that are gone."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from perdure.wire.report import DeathCost, Report, TrainerPhase
 from perdure_operator.api.spec import CheckpointPolicy
-from perdure_operator.api.status import LastSave, TrainingJobStatus, TrainingPhase, TrainingProgress
-from perdure_operator.decide.health import health, is_silent, trained_runs
+from perdure_operator.api.status import LastSave, Suspect, TrainingJobStatus, TrainingPhase, TrainingProgress
+from perdure_operator.decide.health import health, is_silent, trained_plans, trained_runs
+from perdure_operator.decide.suspects import Said, suspects
 from perdure_operator.serving.reports.heard import Received
 
 EVERY: Final = timedelta(seconds=60)
@@ -37,8 +39,11 @@ class Shown:
     """Whether it says something else about the job than before: the next round has to say it in a condition."""
 
 
-def shown(status: TrainingJobStatus, policy: CheckpointPolicy, received: Received) -> Shown | None:
-    """The status with what the job's rank 0 reports; None if nothing is due."""
+def shown(
+    status: TrainingJobStatus, policy: CheckpointPolicy, received: Received, of_run: Sequence[Received] = ()
+) -> Shown | None:
+    """The status with what the job's rank 0 reports; None if nothing is due. `of_run` are the newest reports of all
+    members about its run."""
     report, old = received.report, status.progress
     if report.run is None or report.step is None or report.run not in trained_runs(status):
         return None
@@ -52,6 +57,9 @@ def shown(status: TrainingJobStatus, policy: CheckpointPolicy, received: Receive
         kept = {"storage_failing_since": old.storage_failing_since, "storage_why": old.storage_why}
         progress = progress.model_copy(update=kept)
     new = status.model_copy(update={"progress": progress, "last_save": last_save})
+    if (found := health(new, policy)) and found.advances is False:
+        progress = progress.model_copy(update={"suspects": _suspects(status, received, of_run)})
+        new = new.model_copy(update={"progress": progress})
     heard_anew = old is None or old.run != report.run or is_silent(old, received.at)
     changes_words = heard_anew or health(status, policy) != health(new, policy)
     tells_more = changes_words or (old is not None and old.death_costs != progress.death_costs)
@@ -90,6 +98,7 @@ def _progress(received: Received, old: TrainingProgress | None, run: int, step: 
         percent=None if report.progress is None else int(100 * report.progress),
         remaining_seconds=None if left is None else round(left),
         death_costs=_death_costs(report),
+        hang_time=_time(report.hangs_since, received.at),
         observed_at=received.at,
     )
 
@@ -106,6 +115,18 @@ def _death_costs(report: Report) -> str:
         case DeathCost.UNTIL_MIRRORED:
             return f"{SINCE_CHECKPOINT}, until the mirror is whole"
     return ""
+
+
+def _suspects(status: TrainingJobStatus, received: Received, of_run: Sequence[Received]) -> tuple[Suspect, ...]:
+    said = {one.sender.uid: _said(one) for one in of_run}
+    plan = next(plan for plan in trained_plans(status) if plan.run == received.report.run)
+    return suspects(plan, said, received.at)
+
+
+def _said(received: Received) -> Said:
+    if received.report.hangs_since is None:
+        return Said()
+    return Said(received.hangs_at or received.at, received.report.hangs_in)
 
 
 def _last_save(received: Received, old: LastSave | None) -> LastSave | None:

@@ -46,6 +46,8 @@ class ProgressTracker:
         """Optimizer steps done."""
         self.epochs_done = 0
         """Finished epochs, of all loops."""
+        self.polls = 0
+        """Polls of the script in this process."""
         self.epoch: int | None = None
         """The epoch being trained, counted over all loops; None outside `epochs()`."""
         self.epoch_resumed = False
@@ -280,6 +282,11 @@ class ProgressTracker:
         it does not leave."""
         behind_loop = self.epoch is None and self._loops_begun > 0 and self._evaluated_at != self._here
         return self.may_save and self.generators.held and not behind_loop
+
+    @property
+    def other_calls(self) -> int:
+        """What grows or changes, beside the steps, while the script uses its session. From any thread."""
+        return self.polls + self.epochs_done + sum(source.handed_out for source in self.sources)
 
     @property
     def doing(self) -> str:

@@ -11,8 +11,9 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from perdure.loop.telemetry.events import Event, PhaseBegan, SaveWaited, Stepped
-from perdure.wire.channel import Exiting, Figures, TookOver, write_report
+from perdure.loop.telemetry.events import Event, GoalReached, Leaving, PhaseBegan, SaveWaited, Stepped
+from perdure.wire import CommitRef
+from perdure.wire.channel import CommitDone, Exiting, Figures, TookOver, write_report
 from perdure.wire.report import DeathCost, TrainerPhase
 
 SEND_SECONDS: Final = 3.0
@@ -22,7 +23,8 @@ FARTHEST_SECONDS: Final = 10 * 365 * 86400.0
 
 
 class FiguresToAgent:
-    """Counts the steps and samples of one process; without an agent it does nothing. The caller passes the clock."""
+    """Counts the steps and samples of one process; without an agent it knows the phase alone. The caller passes the
+    clock."""
 
     def __init__(
         self,
@@ -39,6 +41,8 @@ class FiguresToAgent:
         self._fd, self._world = fd, world
         self._progress, self._save_seconds, self._death_cost, self._now = progress, save_seconds, death_cost, now
         self._phase = self._phase_before = TrainerPhase.TRAINING
+        self._left_at = -1
+        """The step after which it leaves, or has reached its goal."""
         self._stall: float | None = None
         self._rate: float | None = None
         self._step_seconds: float | None = None
@@ -52,12 +56,17 @@ class FiguresToAgent:
         self._begun: tuple[float, float] | None = None
         """When this process first knew its progress, and how much that was."""
 
+    def phase(self, step: int) -> TrainerPhase:
+        """What the script does at this step, once its run is open. From any thread."""
+        return TrainerPhase.LEAVING if step == self._left_at else self._phase
+
     def take(self, event: Event) -> None:
         """Sends what has changed, if it matters or enough time has passed."""
-        if self._fd is None:
-            return
         if type(event) is Stepped:  # of each step, so without a match
-            self._stepped(len(event.samples))
+            if self._fd is not None:
+                self._stepped(len(event.samples))
+            elif self._phase is not TrainerPhase.TRAINING:
+                self._phase = TrainerPhase.TRAINING
             return
         match event:
             case PhaseBegan(phase):
@@ -68,8 +77,10 @@ class FiguresToAgent:
             case TookOver(_, _, world):
                 self._world, self._since = world, None
                 self._send(self._now(), members_changed=True)
+            case GoalReached(step) | Leaving(step) | CommitDone(CommitRef(_, step), goal=True):
+                self._left_at = step
             case Exiting():
-                self._fd = None
+                self._left_at, self._fd = event.step, None
 
     def _turn(self, phase: TrainerPhase) -> None:
         now = self._now()

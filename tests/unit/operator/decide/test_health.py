@@ -11,7 +11,7 @@ import pytest
 from perdure.wire import ExitKind
 from perdure_operator.api.reasons import ConditionType, Reason
 from perdure_operator.api.spec import CheckpointPolicy
-from perdure_operator.api.status import LastSave, TrainingPhase, TrainingProgress
+from perdure_operator.api.status import LastSave, Suspect, SuspectDoes, TrainingPhase, TrainingProgress
 from perdure_operator.decide import decide
 from perdure_operator.decide.health import SILENT, health
 from tests.support.jobs import Job, job
@@ -95,6 +95,28 @@ def test_a_run_that_makes_no_step_is_not_said_to_train_and_one_event_names_the_p
     assert says(here, ConditionType.PROGRESSING) == ("False", "NoProgress", words)
     assert here.condition(ConditionType.RUNNING).reason == Reason.ASSIGNED
     assert warnings(reports(here, stood=960), Reason.NO_PROGRESS) == []
+
+
+def test_a_rank_0_that_says_that_it_hangs_makes_no_progress_whatever_its_phase() -> None:
+    here = reports(trains(), stood=30).settle()
+    assert here.condition(ConditionType.PROGRESSING).status == "True"
+    here = reports(here, stood=40, hang_time=here.snapshot.now).settle()
+    found = here.condition(ConditionType.PROGRESSING)
+    assert (found.status, found.reason) == ("False", "NoProgress")
+    assert reports(here, stood=0).settle().condition(ConditionType.PROGRESSING).status == "True"
+
+
+def test_the_member_that_all_others_wait_for_is_named_by_the_condition_and_by_one_more_event() -> None:
+    here = reports(trains(), stood=400, hang_time=trains().snapshot.now).settle()
+    suspects = (Suspect(name="digits-1", node="n2", rank=1, does=SuspectDoes.STANDS),)
+    here = reports(here, stood=420, hang_time=here.snapshot.now, suspects=suspects)
+    (words,) = warnings(here, Reason.MEMBER_WAITED_FOR)
+    assert words.endswith("and rank 1 (digits-1 on n2) stands still elsewhere")
+    here = here.settle()
+    assert says(here, ConditionType.PROGRESSING) == ("False", "MemberWaitedFor", words)
+    assert warnings(here, Reason.MEMBER_WAITED_FOR) == []
+    here = reports(here, stood=0, suspects=suspects).settle()
+    assert here.condition(ConditionType.PROGRESSING).reason == "StepsReported"
 
 
 def test_silence_proves_nothing() -> None:

@@ -15,13 +15,14 @@ from perdure.wire.channel import (
     CommitDone,
     Exiting,
     Figures,
+    Hangs,
     SaveFailed,
     SessionOpened,
     StepDone,
     TookOver,
     Voting,
 )
-from perdure.wire.report import DeathCost, Report, TrainerPhase
+from perdure.wire.report import DeathCost, Report, Standing, TrainerPhase
 from tests.unit.runtime.agent.test_machine import Pod, attached, importing, opened, reported, training
 
 START = "ab" * 16
@@ -213,6 +214,48 @@ def test_the_ranks_that_are_awaited_are_named_while_ranks_look_for_each_other() 
     assert (report(pod).phase, report(pod).awaited) == (TrainerPhase.RESTORING, ())
     pod.sees(reported(SessionOpened(1, step=0)))
     assert (report(pod).phase, report(pod).awaited) == (TrainerPhase.TRAINING, ())
+
+
+WAITS, STANDS = Standing.WAITS_FOR_RANKS, Standing.STANDS
+
+
+def test_a_process_that_hangs_is_reported_with_its_place_until_it_makes_progress() -> None:
+    pod = training()
+    assert report(pod).hangs_since is None
+    pod.sees(reported(Hangs(300.0, WAITS)), after=400.0)
+    since = OFFSET + pod.now - 300
+    pod.sees(after=50.0)
+    assert (report(pod).hangs_since, report(pod).hangs_in) == (since, WAITS)
+    pod.sees(reported(Hangs(None)))
+    assert (report(pod).hangs_since, report(pod).hangs_in) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ((Hangs(300.0, WAITS), Hangs(310.0, WAITS)), (310, WAITS)),
+        ((Hangs(300.0, WAITS), Hangs(310.0, STANDS)), (310, STANDS)),
+        ((Hangs(300.0, WAITS), None), (300, None)),
+        ((None, Hangs(300.0, STANDS)), (300, None)),
+        ((None, None), (None, None)),
+    ],
+)
+def test_a_pods_processes_wait_for_ranks_only_if_each_of_them_does(
+    said: tuple[Hangs | None, ...], expected: tuple[float | None, Standing | None]
+) -> None:
+    pod = training(replace(AgentSettings(), processes=2))
+    for rank, hangs in enumerate(said):
+        if hangs:
+            pod.sees(reported(hangs, rank))
+    seconds, place = expected
+    since = None if seconds is None else OFFSET + pod.now - seconds
+    assert (report(pod).hangs_since, report(pod).hangs_in) == (since, place)
+
+
+def test_what_leaves_does_not_hang() -> None:
+    pod = training()
+    pod.sees(reported(Hangs(300.0, STANDS)), SigtermReceived())
+    assert report(pod).hangs_since is None
 
 
 def test_a_pod_that_is_deleted_leaves() -> None:

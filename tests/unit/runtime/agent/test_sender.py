@@ -28,7 +28,7 @@ from perdure.agent.sender import (
     Timing,
     matters,
 )
-from perdure.wire.report import Channel, Report, TrainerPhase, write_channel, write_report
+from perdure.wire.report import Channel, Report, Standing, TrainerPhase, write_channel, write_report
 from tests.unit.runtime.agent.report_server import DEADLINE, EAGER, PATIENT, answer, issued, put_token, serving
 
 REPORT = Report("ab" * 16, 1, TrainerPhase.TRAINING, run=3, rank=0, step=7)
@@ -129,6 +129,14 @@ def test_a_change_that_matters_does_not_wait_for_its_time_and_only_the_newest_re
         sender.tell(replace(REPORT, step=9, phase=TrainerPhase.EVALUATING))
         got = server.next().report
         assert (got.sequence, got.step, got.phase) == (2, 9, TrainerPhase.EVALUATING)
+
+
+def test_a_hang_its_place_and_its_end_matter_and_its_beginning_by_a_clock_does_not() -> None:
+    hangs = replace(REPORT, hangs_since=1000.0)
+    assert matters(REPORT, hangs)
+    assert matters(hangs, REPORT)
+    assert matters(hangs, replace(hangs, hangs_in=Standing.STANDS))
+    assert not matters(hangs, replace(hangs, hangs_since=1001.0))
 
 
 @pytest.mark.parametrize("line", ["", "{", '{"v": 1}', '{"v": 1, "start": "abababab", "sequence": 1, "step": -1}'])

@@ -29,6 +29,7 @@ from perdure.wire.channel import (
     Exiting,
     Figures,
     HandoverEnded,
+    Hangs,
     Imaged,
     Imaging,
     Request,
@@ -49,7 +50,7 @@ from perdure.wire.channel import (
     write_request,
     write_unwound,
 )
-from perdure.wire.report import DeathCost, TrainerPhase
+from perdure.wire.report import DeathCost, Standing, TrainerPhase
 from perdure.wire.truncation import CUT
 
 whole = st.integers(0, 10**9)
@@ -79,6 +80,7 @@ reports: st.SearchStrategy[TrainerReport] = st.one_of(
         progress=st.none() | st.floats(0, 1), remaining_seconds=st.none() | st.floats(0, 1e9),
         death_cost=st.none() | st.sampled_from(DeathCost), death_steps=st.none() | whole,
     ),
+    st.builds(Hangs, seconds=st.none() | st.floats(0, 1e6), place=st.none() | st.sampled_from(Standing)),
     st.builds(
         Exiting, outcome=st.sampled_from(ExitKind), step=whole, commit=st.none() | commits, opened=whole,
         seconds=st.dictionaries(st.text(max_size=9), st.floats(0, 1e6), max_size=5), error=st.none() | failures,

@@ -20,6 +20,7 @@ from perdure.wire.report import (
     DeathCost,
     Report,
     ReportAnswer,
+    Standing,
     TrainerPhase,
     read_answer,
     read_channel,
@@ -40,7 +41,7 @@ reports = st.builds(
     awaited=st.lists(st.integers(0, LARGEST), max_size=20).map(tuple), required_grace_seconds=amounts,
     live=st.none() | st.booleans(), live_why=st.text(max_size=400), remaining_seconds=amounts,
     progress=st.none() | st.sampled_from([0.0, 0.125, 1.0]), death_cost=st.none() | st.sampled_from(DeathCost),
-    death_steps=naturals,
+    death_steps=naturals, hangs_since=amounts, hangs_in=st.none() | st.sampled_from(Standing),
 )  # fmt: skip
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -53,7 +54,7 @@ FULLEST = Report(
     samples_per_second=MOST, step_seconds=MOST, commit_step=LARGEST, commit_at=MOST, save_stall_seconds=MOST,
     store_failing_since=MOST, store_why="\U0001f525" * 400, awaited=(LARGEST,) * 20, required_grace_seconds=MOST,
     live=False, live_why="\U0001f525" * 400, progress=0.123, remaining_seconds=MOST,
-    death_cost=DeathCost.UNTIL_MIRRORED, death_steps=LARGEST,
+    death_cost=DeathCost.UNTIL_MIRRORED, death_steps=LARGEST, hangs_since=MOST, hangs_in=Standing.WAITS_FOR_RANKS,
 )  # fmt: skip
 """The longest that can be written."""
 

@@ -36,6 +36,11 @@ def test_a_laptop_says_nothing_and_gets_a_run_of_its_own(tmp_path: Path, monkeyp
     assert settings.cadence == Cadence(seconds=300)
 
 
+@pytest.mark.parametrize(("given", "seconds"), [(None, None), ("", None), ("0", 0.0), ("2.5", 2.5)])
+def test_a_process_may_stand_still_for_as_long_as_it_is_given(given: str | None, seconds: float | None) -> None:
+    assert read_settings({} if given is None else {Env.HANG_SECONDS: given}).hang_seconds == seconds
+
+
 def test_under_torchrun_an_exit_is_over_before_torchrun_kills() -> None:
     launched = {"TORCHELASTIC_USE_AGENT_STORE": "True"}
     assert read_settings(launched).grace < 30

@@ -48,6 +48,25 @@ def test_a_phase_is_as_old_as_the_first_report_of_it_after_another() -> None:
     assert at == [None, NOW, None, NOW + timedelta(seconds=10), None]
 
 
+def test_a_hang_is_as_old_as_the_first_report_of_it() -> None:
+    heard, at = ReportBoard(), list[datetime | None]()
+    for after, since in ((0, None), (5, 7.0), (10, 7.0), (15, 8.0), (20, None), (25, None), (30, 9.0), (35, 9.0)):
+        heard.take(received(of(0), after=after, hangs_since=since))
+        (newest,) = heard.of_run("job-uid-0", 1)
+        at.append(newest.hangs_at if newest.report.hangs_since else None)
+    first, second = NOW + timedelta(seconds=5), NOW + timedelta(seconds=30)
+    assert at == [None, None, first, first, None, None, None, second]
+
+
+def test_the_reports_of_a_run_are_those_of_its_jobs_pods_about_it() -> None:
+    heard = ReportBoard()
+    heard.take(received(of(0)))
+    heard.take(received(of(1), speaks=False))
+    heard.take(received(of(2), run=2))
+    heard.take(received(of(3, job=1)))
+    assert sorted(one.sender.name for one in heard.of_run("job-uid-0", 1)) == ["pod-0", "pod-1"]
+
+
 def test_a_report_without_a_step_hides_no_other_of_its_job() -> None:
     heard = ReportBoard()
     heard.take(received(of(0), after=1))

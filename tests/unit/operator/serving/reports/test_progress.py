@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from perdure.wire.report import DeathCost, TrainerPhase
+from perdure.wire.report import DeathCost, Standing, TrainerPhase
 from perdure_operator.api.spec import CheckpointPolicy
-from perdure_operator.api.status import LastSave, TrainingJobStatus, TrainingPhase, TrainingProgress
+from perdure_operator.api.status import LastSave, SuspectDoes, TrainingJobStatus, TrainingPhase, TrainingProgress
 from perdure_operator.decide.health import SILENT
+from perdure_operator.decide.suspects import PATIENCE
 from perdure_operator.serving.reports import progress
 from perdure_operator.serving.reports.heard import Received
 from perdure_operator.serving.reports.progress import EVERY, Shown
@@ -125,6 +127,59 @@ def test_another_run_is_shown_soon_and_two_that_take_turns_are_no_write_each() -
     known = status(TrainingProgress(run=0, step=9, observed_at=NOW))
     assert shown(known, heard(9.0)) is None
     assert shown(known, heard(10.0)) is not None
+
+
+def says(rank: int, after: float, **fields: Any) -> Received:
+    at = NOW + timedelta(seconds=after)
+    return Received(sender(STAGE, rank), report(rank=rank, **fields), rank == 0, at)
+
+
+def test_a_rank_0_that_hangs_is_shown_at_once_with_the_member_that_does_not_wait() -> None:
+    known = status(TrainingProgress(run=1, step=10, observed_at=NOW, began_time=NOW, step_time=NOW))
+    waiting = says(0, 12, hangs_since=NOW.timestamp(), hangs_in=Standing.WAITS_FOR_RANKS)
+    standing = says(1, 9, hangs_since=NOW.timestamp(), hangs_in=Standing.STANDS)
+    found = progress.shown(known, POLICY, waiting, [waiting, standing])
+    assert found is not None
+    assert found.changes_words
+    assert found.status.progress is not None
+    assert found.status.progress.hang_time == NOW
+    (suspect,) = found.status.progress.suspects
+    assert (suspect.name, suspect.rank, suspect.does) == (standing.sender.name, 1, SuspectDoes.STANDS)
+    later = progress.shown(found.status, POLICY, says(0, 30), [says(0, 30), standing])
+    assert later is not None
+    assert later.changes_words
+    assert later.status.progress is not None
+    assert (later.status.progress.hang_time, later.status.progress.suspects) == (None, ())
+
+
+def test_a_member_that_says_nothing_is_named_once_the_others_have_waited_for_long() -> None:
+    known = status(TrainingProgress(run=1, step=10, observed_at=NOW, began_time=NOW, step_time=NOW))
+
+    def named(after: float) -> list[SuspectDoes]:
+        waiting = replace(says(0, after, hangs_since=1.0, hangs_in=Standing.WAITS_FOR_RANKS), hangs_at=NOW)
+        found = progress.shown(known, POLICY, waiting, [waiting])
+        assert found is not None
+        assert found.status.progress is not None
+        return [one.does for one in found.status.progress.suspects]
+
+    assert named(PATIENCE.total_seconds() - 1) == []
+    assert named(PATIENCE.total_seconds()) == [SuspectDoes.NOT_HEARD]
+
+
+def test_a_rank_0_that_says_nothing_itself_is_named_once_it_makes_no_step_for_long() -> None:
+    trained = {"phase": TrainingPhase.TRAINING, "phase_time": NOW, "step_time": NOW, "began_time": NOW}
+    known = status(TrainingProgress.model_validate({"run": 1, "step": 10, "observed_at": NOW, **trained}))
+
+    def named(after: float) -> list[tuple[int, SuspectDoes]]:
+        silent = says(0, after, step_seconds=1.0)
+        waiting = replace(says(1, after, hangs_since=1.0, hangs_in=Standing.WAITS_FOR_RANKS), hangs_at=NOW)
+        found = progress.shown(known, POLICY, silent, [silent, waiting])
+        assert found is not None
+        assert found.status.progress is not None
+        return [(one.rank, one.does) for one in found.status.progress.suspects]
+
+    assert named(299) == []
+    assert named(300) == [(0, SuspectDoes.SAYS_NOTHING)]
 
 
 @pytest.mark.parametrize("fields", [{"run": None}, {"step": None}, {"run": 2}], ids=repr)

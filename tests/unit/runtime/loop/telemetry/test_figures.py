@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from perdure.loop.telemetry.events import PhaseBegan, SaveWaited, Stepped
+from perdure.loop.telemetry.events import Event, GoalReached, Leaving, PhaseBegan, SaveWaited, Stepped
 from perdure.loop.telemetry.figures import FiguresToAgent
-from perdure.wire import ExitKind
-from perdure.wire.channel import Exiting, Figures, TookOver, TrainerReport, read_report
+from perdure.wire import CommitRef, ExitKind
+from perdure.wire.channel import CommitDone, Exiting, Figures, TookOver, TrainerReport, read_report
 from perdure.wire.report import DeathCost, TrainerPhase
 
 TRAINING, SAVING, EVALUATING = TrainerPhase.TRAINING, TrainerPhase.SAVING, TrainerPhase.EVALUATING
@@ -141,6 +141,25 @@ def test_what_a_death_costs_is_told_with_the_figures_and_anew_once_members_have_
     trainer.trains(4, 1.0)
     told = [(one.death_cost, one.death_steps) for one in trainer.told() if isinstance(one, Figures)]
     assert told == [(DeathCost.STEPS, 3), (None, None), (DeathCost.UNTIL_MIRRORED, None)]
+
+
+@pytest.mark.parametrize("fd", [None, -1], ids=["alone", "below an agent that is gone"])
+def test_the_phase_is_known_with_and_without_an_agent(fd: int | None) -> None:
+    sink, phases = FiguresToAgent(fd, 1, lambda: None, lambda: None, lambda: (None, None)), list[TrainerPhase]()
+    events: list[Event] = [PhaseBegan(EVALUATING), PhaseBegan(SAVING), SaveWaited(1.0), Stepped(4, 0)]
+    events += [PhaseBegan(SAVING), SaveWaited(1.0), CommitDone(CommitRef(2, 4)), CommitDone(CommitRef(3, 4), goal=True)]
+    for event in events:
+        sink.take(event)
+        phases.append(sink.phase(4))
+    leaving = TrainerPhase.LEAVING
+    assert phases == [EVALUATING, SAVING, EVALUATING, TRAINING, SAVING, TRAINING, TRAINING, leaving]
+
+
+@pytest.mark.parametrize("event", [Leaving(4, "a drain"), GoalReached(4), Exiting(ExitKind.FAILED, 4)])
+def test_a_process_leaves_until_it_makes_another_step(event: Event) -> None:
+    sink = FiguresToAgent(None, 1, lambda: None, lambda: None, lambda: (None, None))
+    sink.take(event)
+    assert (sink.phase(4), sink.phase(5)) == (TrainerPhase.LEAVING, TRAINING)
 
 
 def test_after_the_ending_nothing_is_told(trainer: Trainer) -> None:

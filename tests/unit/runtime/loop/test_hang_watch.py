@@ -1,0 +1,205 @@
+"""Real scripts that hang, of one rank and of two: what they write, and who is said to wait for whom."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from e2e.harness.local_run import free_port
+from perdure.wire.channel import Hangs, read_report
+from perdure.wire.report import Standing
+from tests.support.forked import Forked
+
+SCRIPT = """
+import faulthandler, os, random, sys, threading, time
+from pathlib import Path
+import numpy, torch, perdure
+
+how, who, go = sys.argv[1], int(sys.argv[2]), Path("go")
+faulthandler.dump_traceback_later(3600, file=sys.__stdout__)  # the script's own stays its own
+
+def lock():
+    held = threading.Lock()
+    held.acquire()
+    held.acquire()
+
+def sleep():
+    time.sleep(3600)
+
+def loop():
+    while True:
+        pass
+
+def waits_for_go():
+    before = random.getstate(), numpy.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    while not go.exists():
+        time.sleep(0.01)
+    after = random.getstate(), numpy.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    print("nothing was drawn" if before == after else "something was drawn", flush=True)
+    if os.fork() == 0:
+        print("threads of a child:", [thread.name for thread in threading.enumerate()], flush=True)
+        os._exit(0)
+    os.wait()
+
+def takes_its_time():
+    print("begins", flush=True)
+    for _ in range(50):
+        time.sleep(0.01)
+
+session = perdure.Session.from_env()
+net = session.wrap(torch.nn.Linear(1, 1))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+session.register(net=net, optimizer=optimizer)
+with session:
+    for _ in session.epochs(1):
+        for number in session.steps(8):
+            optimizer.zero_grad()
+            net(torch.ones(1, 1)).sum().backward()
+            if number == 4 and int(os.environ.get("RANK", 0)) == who:
+                globals()[how]()
+            optimizer.step()
+            session.step()
+print("done", flush=True)
+"""
+SECONDS = 120.0
+"""A script that takes longer is killed, and has then not said what it should."""
+LIMIT = 3.0
+"""Short, and longer than a rank of a busy machine is kept from its work."""
+HANGS = re.compile(r"rank (\d): no progress for \d+ s at step (\d+), in phase training, where \d+ s are usual: (.*)")
+OWN = {"lock": "its script stands still", "sleep": "its script stands still", "loop": "its script computes"}
+
+
+@contextmanager
+def started(
+    folder: Path,
+    how: str,
+    *,
+    who: int = 0,
+    world: int = 1,
+    environ: Mapping[str, str] | None = None,
+    pass_fds: Sequence[int] = (),
+) -> Iterator[list[subprocess.Popen[str]]]:
+    """The script's ranks, of which `who` does `how` in its fifth step; their files are the output."""
+    (folder / "train.py").write_text(SCRIPT)
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
+    given = inherited | {"OMP_NUM_THREADS": "1", "PERDURE_HANG_SECONDS": f"{LIMIT:g}"} | dict(environ or {})
+    if world > 1:
+        given |= {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    with ExitStack() as stack:
+        ranks = []
+        for rank in range(world):
+            own = given | ({"RANK": str(rank)} if world > 1 else {})
+            process = Forked(
+                ["train.py", how, str(who)],
+                cwd=folder,
+                env=own,
+                pass_fds=pass_fds,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            )
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            late = threading.Timer(SECONDS, process.kill)
+            late.start()
+            stack.callback(late.cancel)
+            ranks.append(process)
+        yield ranks
+
+
+def output(process: subprocess.Popen[str]) -> IO[str]:
+    assert process.stdout is not None
+    return process.stdout
+
+
+def line(process: subprocess.Popen[str], pattern: str | re.Pattern[str]) -> re.Match[str]:
+    """The next line with this pattern; fails if the script ends without one."""
+    said = []
+    for text in output(process):
+        said.append(text)
+        if found := re.search(pattern, text):
+            return found
+    raise AssertionError("".join(said))
+
+
+def stack(process: subprocess.Popen[str], function: str) -> None:
+    """The next lines are the stack of its main thread, with this function as the innermost or the one around it."""
+    assert output(process).readline() == "thread MainThread, innermost call first:\n"
+    innermost = [output(process).readline() for _ in range(2)]
+    assert any(f" in {function}" in text for text in innermost), innermost
+
+
+@pytest.mark.parametrize("how", OWN)
+def test_a_rank_alone_that_hangs_writes_where_it_stands(tmp_path: Path, how: str) -> None:
+    with started(tmp_path, how) as (process,):
+        _, step, words = line(process, HANGS).groups()
+        assert step == "4"
+        assert words.startswith(OWN[how])
+        stack(process, how)
+
+
+@pytest.mark.parametrize("how", OWN)
+def test_of_two_ranks_one_waits_for_the_other_and_the_other_does_not(tmp_path: Path, how: str) -> None:
+    with started(tmp_path, how, who=1, world=2) as (waiting, hanging):
+        assert line(waiting, HANGS)[3].startswith("its script waits for other ranks")
+        assert line(hanging, HANGS)[3].startswith(OWN[how])
+        stack(hanging, how)
+
+
+def test_a_rank_that_goes_on_says_so_has_drawn_no_random_number_and_its_children_are_not_watched(
+    tmp_path: Path,
+) -> None:
+    with started(tmp_path, "waits_for_go") as (process,):
+        line(process, HANGS)
+        (tmp_path / "go").touch()
+        assert "nothing" in line(process, "(nothing|something) was drawn")[0]
+        assert "perdure-hang-watch" not in line(process, "threads of a child: .*")[0]
+        line(process, "progress again, after")
+        assert not HANGS.search(output(process).read())
+        assert process.wait() == 0
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_a_rank_that_was_stopped_for_longer_than_the_limit_does_not_hang(tmp_path: Path, world: int) -> None:
+    with started(tmp_path, "takes_its_time", who=world - 1, world=world) as ranks:
+        line(ranks[-1], "begins")
+        for rank in ranks:
+            rank.send_signal(signal.SIGSTOP)
+        time.sleep(2 * LIMIT)  # what is tested: nothing is waited for
+        for rank in ranks:
+            rank.send_signal(signal.SIGCONT)
+        said = [output(rank).read() for rank in ranks]
+        assert not any(HANGS.search(text) for text in said), said
+        assert all("done" in text for text in said)
+
+
+def test_the_agent_is_told_of_a_hang_with_its_place_and_of_its_end(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    with (
+        started(tmp_path, "waits_for_go", environ={"PERDURE_REPORT_FD": str(writer)}, pass_fds=[writer]) as (process,),
+        os.fdopen(reader) as reports,
+    ):
+        os.close(writer)
+        line(process, HANGS)
+        (tmp_path / "go").touch()
+        line(process, "progress again, after")
+        output(process).read()
+        hangs = [one for one in map(read_report, reports) if isinstance(one, Hangs)]
+    assert [one.place for one in hangs] == [Standing.STANDS, None]
+    assert [one.seconds is None for one in hangs] == [False, True]
+
+
+def test_a_script_that_wants_no_watch_has_none(tmp_path: Path) -> None:
+    with started(tmp_path, "waits_for_go", environ={"PERDURE_HANG_SECONDS": "0"}) as (process,):
+        time.sleep(LIMIT)  # what is tested: nothing is waited for
+        (tmp_path / "go").touch()
+        assert "no progress" not in output(process).read()
