@@ -96,7 +96,7 @@ def started(
     if world > 1:
         given |= {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     with ExitStack() as stack:
-        ranks = []
+        ranks = list[subprocess.Popen[str]]()
         for rank in range(world):
             own = given | ({"RANK": str(rank)} if world > 1 else {})
             process = Forked(
