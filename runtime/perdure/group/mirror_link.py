@@ -46,11 +46,16 @@ class LinkBroken(Exception):
 
 
 def own_address(to: tuple[str, int]) -> str:
-    """The address of this machine from which it reaches that one. OSError if there is no way."""
-    family, kind, _, _, place = socket.getaddrinfo(*to, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, kind) as probe:
-        probe.connect(place)  # sends nothing
-        return str(probe.getsockname()[0])
+    """The address of this machine from which it reaches that one. OSError if there is no way to any address of it."""
+    failed = OSError(f"{to[0]} has no address")
+    for family, kind, _, _, place in socket.getaddrinfo(*to, type=socket.SOCK_DGRAM):
+        try:
+            with socket.socket(family, kind) as probe:
+                probe.connect(place)  # sends nothing
+                return str(probe.getsockname()[0])
+        except OSError as error:
+            failed = error
+    raise failed
 
 
 class MirrorReceiver:
@@ -165,14 +170,20 @@ class MirrorSender:
             connection = self._socket
             if connection is None:
                 raise LinkBroken("the connection is closed")
+            broke: OSError | None = None
             try:
                 with path.open("rb") as file:
                     connection.sendall(_HEADER.pack(number, os.fstat(file.fileno()).st_size))
                     connection.sendfile(file)
+            except TimeoutError as error:
+                raise LinkBroken(f"the connection broke: {error}") from error
+            except OSError as error:  # also of one that has refused it in its answer, and has closed the connection
+                broke = error
+            try:
                 (answer,) = _ANSWER.unpack(_read(connection, _ANSWER.size))
             except OSError as error:
-                raise LinkBroken(f"the connection broke: {error}") from error
-        if answer != number:
+                raise LinkBroken(f"the connection broke: {broke or error}") from error
+        if answer != number or broke:
             raise LinkBroken("it has no memory left for it")
 
     def close(self) -> None:

@@ -83,8 +83,9 @@ def test_whoever_does_not_know_the_token_writes_nothing(
     sender.close()
 
 
+@pytest.mark.parametrize("size", [50_000, 100_000_000], ids=["sent before the answer", "cut off by the answer"])
 def test_a_file_that_the_receiver_has_no_memory_for_is_refused_and_the_one_before_stays(
-    tmp_path: Path, kept: list[Path]
+    tmp_path: Path, kept: list[Path], size: int
 ) -> None:
     asked: list[int] = []
 
@@ -96,7 +97,7 @@ def test_a_file_that_the_receiver_has_no_memory_for_is_refused_and_the_one_befor
     sender = connected(receiver)
     sender.send(0, written(tmp_path, b"small"))
     with pytest.raises(LinkBroken, match="no memory"):
-        sender.send(0, written(tmp_path, bytes(50_000)))
+        sender.send(0, written(tmp_path, bytes(size)))
     assert kept[0].read_bytes() == MAGIC + b"small"
     assert len(asked) == 2
     sender.close()
@@ -200,3 +201,17 @@ def test_one_that_names_its_token_byte_by_byte_is_sent_away(tmp_path: Path, rece
 
 def test_its_own_address_is_the_one_from_which_it_reaches_the_other() -> None:
     assert own_address(("127.0.0.1", 29500)) == "127.0.0.1"
+
+
+def test_of_several_addresses_of_the_other_it_takes_one_to_which_there_is_a_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def addresses(host: str, port: int, **_: object) -> list[object]:
+        """To the first one nothing may be sent."""
+        found = (socket.AF_INET, socket.SOCK_DGRAM, 0, "")
+        return [(*found, (address, port)) for address in ("255.255.255.255", "127.0.0.1")[: int(host)]]
+
+    monkeypatch.setattr(socket, "getaddrinfo", addresses)
+    assert own_address(("2", 29500)) == "127.0.0.1"
+    with pytest.raises(PermissionError):
+        own_address(("1", 29500))
