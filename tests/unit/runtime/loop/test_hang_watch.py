@@ -52,8 +52,9 @@ def waits_for_go():
     os.wait()
 
 def takes_its_time():
-    print("begins", flush=True)
-    for _ in range(50):
+    for number in range(150):
+        if number == 75:  # by now the watch has seen that the step before is done
+            print("begins", flush=True)
         time.sleep(0.01)
 
 session = perdure.Session.from_env()
