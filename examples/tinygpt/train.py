@@ -3,6 +3,8 @@
 python train.py                                    # here; Ctrl-C saves, the same command goes on
 torchrun --nproc-per-node 2 train.py               # two processes
 torchrun --nproc-per-node 4 train.py --fsdp        # four, each with a quarter of the model
+torchrun --nproc-per-node 4 train.py --hsdp        # two replicas, each in two halves
+torchrun --nproc-per-node 4 train.py --tp          # halves, and pairs that compute parts of the same batch
 kubectl apply -f job.yaml                          # two to four pods
 """
 
@@ -17,9 +19,12 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.utils.data import Dataset
 
 import perdure  # perdure
@@ -120,18 +125,19 @@ def train(session: perdure.Session, args: argparse.Namespace) -> None:  # perdur
     text, test = Text(TRAINING_FILES), Text(TEST_FILES)
     torch.manual_seed(0)
     net = TinyGPT(dropout=0.1)
-    model = sharded(net, session.world) if args.fsdp else session.wrap(net)  # perdure
+    mesh = mesh_of(args, session.world)  # perdure
+    model = sharded(net, mesh) if mesh else session.wrap(net)  # perdure
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.rate, weight_decay=0.1)
     steps = args.epochs * math.ceil(len(text) / args.batch / MICRO_BATCHES)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate(step, steps))
     session.register(model=model, optimizer=optimizer, scheduler=scheduler)  # perdure
-    batches = session.loader(text, batch_size=args.batch)  # perdure
+    batches = session.loader(text, batch_size=args.batch, mesh=mesh["dp"] if mesh and args.tp else None)  # perdure
 
     def export(tensors: Iterable[tuple[str, Tensor]]) -> None:
         save_file(dict(tensors), args.export)
         print(f"exported {hashlib.sha256(args.export.read_bytes()).hexdigest()}")
 
-    if not args.fsdp:  # then no rank has whole tensors: `perdure export` writes them from a checkpoint
+    if not mesh:  # otherwise no rank has whole tensors: `perdure export` writes them from a checkpoint
         session.on("collect", export)  # perdure
 
     for _ in session.epochs(args.epochs):  # perdure
@@ -142,7 +148,7 @@ def train(session: perdure.Session, args: argparse.Namespace) -> None:  # perdur
             loss += part.item()
             if number % MICRO_BATCHES and number < len(batches):
                 continue
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            clip(model.parameters())
             optimizer.step()
             optimizer.zero_grad()
             scheduler.step()
@@ -156,11 +162,37 @@ def train(session: perdure.Session, args: argparse.Namespace) -> None:  # perdur
     say(session, continued(net, "def ", 200))  # perdure
 
 
-def sharded(net: TinyGPT, world: int) -> nn.Module:
-    mesh = init_device_mesh("cpu", (world,))
+def mesh_of(args: argparse.Namespace, world: int) -> DeviceMesh | None:
+    """Which ranks share the model, and how; None if each has all of it."""
+    if args.fsdp:
+        return init_device_mesh("cpu", (world,))
+    if args.hsdp:
+        return init_device_mesh("cpu", (world // 2, 2), mesh_dim_names=("replicate", "shard"))
+    if args.tp:
+        return init_device_mesh("cpu", (world // 2, 2), mesh_dim_names=("dp", "tp"))
+    return None
+
+
+def sharded(net: TinyGPT, mesh: DeviceMesh) -> nn.Module:
+    if mesh.mesh_dim_names == ("dp", "tp"):
+        for block in net.blocks[:LAYERS]:
+            split = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+            parallelize_module(block.layer, mesh["tp"], split, src_data_rank=None)
+        mesh = mesh["dp"]
     for part in (*net.blocks, net):
         fully_shard(part, mesh=mesh)
     return net
+
+
+def clip(parameters: Iterable[nn.Parameter]) -> None:
+    """Clips the gradients by the norm of all. torch computes it for those of one mesh."""
+    by_mesh: dict[DeviceMesh | None, list[nn.Parameter]] = {}
+    for parameter in parameters:
+        by_mesh.setdefault(getattr(parameter, "device_mesh", None), []).append(parameter)
+    norms = [get_total_norm([one.grad for one in some if one.grad is not None]) for some in by_mesh.values()]
+    norm = torch.stack([one.full_tensor() if isinstance(one, DTensor) else one for one in norms]).norm()
+    for some in by_mesh.values():
+        clip_grads_with_norm_(some, 1.0, norm)
 
 
 def stale(session: perdure.Session, loss: float) -> bool:  # perdure
@@ -182,7 +214,10 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16, help="samples of one micro-batch, over all processes")
     parser.add_argument("--rate", type=float, default=6e-3)
     parser.add_argument("--export", type=Path, default=Path("tinygpt.safetensors"), help="gets the trained weights")
-    parser.add_argument("--fsdp", action="store_true", help="shard the model over the processes")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--fsdp", action="store_true", help="shard the model over the processes")
+    how.add_argument("--hsdp", action="store_true", help="shard it over pairs of processes, each with a replica")
+    how.add_argument("--tp", action="store_true", help="split layers over pairs, and shard it over the pairs")
     args = parser.parse_args()
     with perdure.Session.from_env(deterministic=True) as session:  # perdure
         train(session, args)  # perdure

@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 
+import pytest
 from safetensors.torch import load_file
 
 from perdure.cli.main import main
@@ -32,10 +33,11 @@ def test_a_training_that_learns_nothing_stops_on_a_plateau_and_exports_what_it_h
     assert all(name.startswith("model.") for name in exported)
 
 
-def test_two_processes_train_it_in_shards_and_its_weights_are_exported_whole(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["--tp", *(pytest.param(how, marks=pytest.mark.chaos) for how in ("--fsdp", "--hsdp"))])
+def test_two_processes_train_it_in_parts_and_its_weights_are_exported_whole(tmp_path: Path, how: str) -> None:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [*launcher, str(SCRIPT), "--fsdp", "--epochs", "1", "--batch", "256"]
+    command = [*launcher, str(SCRIPT), how, "--epochs", "1", "--batch", "256"]
     done = run_forked(command, cwd=tmp_path, env=environ | {"OMP_NUM_THREADS": "1"}, seconds=SECONDS)
     assert done.returncode == 0, done.stderr
     losses = [float(line.split()[-1]) for line in done.stdout.splitlines() if line.startswith("step ")]
