@@ -26,6 +26,7 @@ from perdure_operator.loop.affected_jobs import affected_jobs
 from perdure_operator.loop.evictions import Outdated
 from perdure_operator.loop.orphans import Orphans
 from perdure_operator.loop.queue import Queue
+from perdure_operator.loop.schedule import backoff
 from perdure_operator.loop.worker import RESYNC_SECONDS, Worker
 from perdure_operator.serving.metrics.counted import Echoes, Frozen, OperatorFacts
 
@@ -173,14 +174,18 @@ class Leader:
 
     async def _resync(self) -> None:
         """Read everything live at the start and periodically: a watch may miss a deletion while it reconnects."""
+        failures = 0
         while True:
             try:
                 await self._sync()
                 await self._orphans.sweep()
                 self.settle()
             except ApiError as error:
-                logger.warning("not all objects could be read again, this is tried once more in 1 s: %s", error)
-                await self.clocks.sleep(1)
+                failures += 1
+                wait = backoff(failures, first=1.0, at_least=error.retry_after)
+                words = "not all objects could be read again, this is tried once more in %g s: %s"
+                logger.warning(words, wait, error)
+                await self.clocks.sleep(wait)
                 continue
             except Exception:
                 # Continue with the watch alone.
@@ -188,6 +193,7 @@ class Leader:
                 self._look_at(set())
                 await self.clocks.sleep(10)
                 continue
+            failures = 0
             await self.unchanged()
             await self.clocks.sleep(RESYNC_SECONDS * (0.8 + 0.4 * self.clocks.chance()))
 

@@ -3,7 +3,7 @@
 A key waits at most once; its earliest due time counts. A key that is added while it is busy is due as soon as that work
 is done, so that no change is lost and no key is worked on twice at once. Changes of a failed key bring it forward at a
 bounded rate: failures do not hold up what is urgent, and an overloaded server is not asked again at each of its own
-events. Wrapped by `queue`.
+events. Wrapped by `queue`; `leader` and `guard` use its `backoff` alone.
 """
 
 from __future__ import annotations
@@ -33,6 +33,14 @@ class _BackOff:
     """Changes bring the key forward no further than this."""
     calm_at: float = 0.0
     """When all of EARLY_AT_ONCE is available again."""
+
+
+def backoff(failures: int, *, first: float, longest: float = LONGEST_SECONDS, at_least: float | None = None) -> float:
+    """Seconds to wait after that many failures in a row: `first`, then doubled each time, up to `longest`.
+
+    `at_least` is what the server asks for (Retry-After), if it asks.
+    """
+    return min(longest, max(at_least or 0.0, first * 2.0 ** min(failures - 1, 30)))
 
 
 class Schedule(Generic[K]):
@@ -103,7 +111,7 @@ class Schedule(Generic[K]):
         least = now + min(at_least, self._longest)
         if now >= back_off.until:  # otherwise a change brought it forward
             back_off.failures += 1
-            back_off.until = now + min(self._longest, self._first * 2.0 ** min(back_off.failures - 1, 30))
+            back_off.until = now + backoff(back_off.failures, first=self._first, longest=self._longest)
         back_off.until = max(back_off.until, least)
         spent = min(max(back_off.calm_at - now, 0.0), EARLY_AT_ONCE * EARLY_SECONDS)
         back_off.calm_at = now + spent + EARLY_SECONDS

@@ -15,18 +15,18 @@ from tests.support.memory_cluster import MemoryCluster
 from tests.support.raw import job
 
 
-class FailsOnce(MemoryCluster):
-    """Whose first LIST of jobs ends in an error."""
+class FailsFirst(MemoryCluster):
+    """Whose first LISTs of jobs end in these errors, one each."""
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, *errors: Exception) -> None:
         super().__init__()
-        self.errors = [error]
+        self.errors = list(errors)
 
     async def pages(
         self, resource: Resource, namespace: str | None = None, *, selector: str = ""
     ) -> AsyncIterator[Sequence[Json]]:
         if resource == JOBS and self.errors:
-            raise self.errors.pop()
+            raise self.errors.pop(0)
         async for page in super().pages(resource, namespace, selector=selector):
             yield page
 
@@ -35,7 +35,7 @@ class FailsOnce(MemoryCluster):
     "error", [Unavailable("overloaded"), RecursionError("a deep object"), TypeError("a strange object")], ids=repr
 )
 def test_a_resync_that_fails_is_repeated_and_ends_no_leader(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
-    cluster = FailsOnce(error)
+    cluster = FailsFirst(error)
     asyncio.run(cluster.create(JOBS, "ns", job()))
     slept: list[float] = []
 
@@ -65,6 +65,35 @@ def test_a_resync_that_fails_is_repeated_and_ends_no_leader(error: Exception, ca
     first, *_, last = caplog.messages
     assert first.startswith("this process is leading as one: it alone writes until it ends or loses lease system/")
     assert last == "this process has released lease system/perdure-operator: another can lead at once"
+
+
+def test_a_resync_that_fails_again_waits_longer_and_as_long_as_the_server_asks() -> None:
+    asked = [None, None, None, 30.0, 3600.0, None, None]
+    cluster = FailsFirst(*(Unavailable("overloaded", retry_after=each) for each in asked))
+    slept: list[float] = []
+
+    async def scene() -> None:
+        settled = asyncio.Event()
+
+        async def sleep(seconds: float) -> None:
+            slept.append(seconds)
+            await asyncio.sleep(0)
+
+        leader = Leader(
+            cluster,
+            LeaseSettings(namespace="system", seconds=15),
+            "one",
+            workers=0,
+            clocks=Clocks(sleep=sleep, chance=lambda: 0.5),
+            settle=settled.set,
+        )
+        resync = asyncio.create_task(leader._resync())
+        async with asyncio.timeout(10):
+            await settled.wait()
+        resync.cancel()
+
+    asyncio.run(scene())
+    assert slept[: len(asked)] == [1, 2, 4, 30, 60, 32, 60]
 
 
 def test_a_leader_whose_lease_another_has_taken_ends_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
