@@ -1,8 +1,10 @@
-"""Keeps malformed objects and watch errors from ending kopf.
+"""Keeps malformed objects, watch errors and refused requests from ending kopf or one of its watches.
 
 kopf 1.45.2 parses watch lines with `json.loads` and LISTs with aiohttp's parser, assumes that metadata is a map with a
-uid, and ends the operator at the first exception there and at any ERROR but 410. It has no hook for this, so `install`
-replaces two names of its client module: the parser of a line, and the GET that lists.
+uid, and ends the operator at the first exception there and at any ERROR but 410. A watch whose request is refused (9
+times for a 403 or a 5xx, once for anything else) ends for good, and a 401 closes the connections of all others. It has
+no hook for this, so `install` replaces three names of its client modules: the parser of a line, the GET that lists, and
+the LIST with the watch after it.
 
 Each event goes to the cache as soon as it is parsed, and kopf gets a bookmark instead: kopf's own handling of an event
 costs several times as much, for handlers that we do not have. Objects of a LIST still go through kopf, and so do
@@ -11,19 +13,23 @@ deletions, because kopf has to forget the object. Called by `operator`, once, be
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final
 
 import aiohttp
 import kopf
-from kopf._cogs.clients import api
+from kopf._cogs.clients import api, auth, errors, watching
 
 from perdure.errors import UserError
 from perdure_operator.cluster import decode
 from perdure_operator.cluster.protocol import BUDGETS, EVICTIONS, JOBS, NODES, PODS, Json, Resource
+from perdure_operator.loop.schedule import backoff
 
 _START_AGAIN: Final[Json] = {"type": "ERROR", "object": {"code": 410}}
 """Makes kopf list again and watch from there."""
@@ -36,18 +42,24 @@ _KINDS: Final = {
     (EVICTIONS.api_version, "Eviction"): EVICTIONS,
 }
 
+_FIRST_SECONDS: Final = 1.0
+"""Between the first failure of a watch and its new LIST."""
+_LIST_AND_WATCH: Final[Any] = getattr(watching, "continuous_watch", None)
+"""kopf's own: one LIST, and the watch after it."""
+
 Taker = Callable[[Resource, str, Json], None]
 """Handles one event; raises nothing."""
 
 logger = logging.getLogger(__name__)
 
 
-def install(take_in: Taker) -> None:
-    """Replace kopf's two JSON readers; raises UserError for a kopf without them."""
-    if not (hasattr(api, "json") and hasattr(api, "get")):
+def install(take_in: Taker, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+    """Replace kopf's two JSON readers and its watch; raises UserError for a kopf without them."""
+    if not (hasattr(api, "json") and hasattr(api, "get") and _LIST_AND_WATCH):
         raise UserError(f"kopf {kopf.__version__} is not the one this operator was written for: install kopf 1.45.2")
     api.json = SimpleNamespace(loads=partial(event, take_in=take_in))
     api.get = _get
+    watching.continuous_watch = partial(_list_and_watch, failures=defaultdict(int), sleep=sleep)
 
 
 def event(line: str, take_in: Taker | None = None) -> Json:
@@ -105,3 +117,45 @@ async def _get(url: str, **options: Any) -> Any:
     if isinstance(page, dict) and "items" in page:
         page["items"] = decode.known_items(page, str(page.get("kind", "")).removesuffix("List"))
     return page
+
+
+async def _list_and_watch(
+    *,
+    resource: Any,
+    namespace: str | None,
+    failures: defaultdict[tuple[Any, str | None], int],
+    sleep: Callable[[float], Awaitable[None]],
+    **options: Any,
+) -> AsyncIterator[Any]:
+    """Replaces kopf's `continuous_watch`, which kopf calls again when it ends, and gives up when it raises.
+
+    `failures` counts those in a row: a LIST alone is no success, because the watch after it may fail each time.
+    """
+    watch, listed = (resource, namespace), False
+    try:
+        async with aclosing(_LIST_AND_WATCH(resource=resource, namespace=namespace, **options)) as events:
+            async for each in events:
+                if listed:
+                    failures.pop(watch, None)
+                listed = listed or each is watching.Bookmark.LISTED
+                yield each
+    except Exception as error:  # noqa: BLE001 - whatever it is, a new LIST may succeed
+        failures[watch] += 1
+        wait = backoff(failures[watch], first=_FIRST_SECONDS, at_least=_retry_after(error))
+        words = "the watch of %s has failed, so all of them are listed again in %g s: %r"
+        logger.warning(words, resource.plural, wait, error)
+        await sleep(wait)
+        if isinstance(error, kopf.LoginError):
+            await _log_in_again()
+
+
+def _retry_after(error: Exception) -> float | None:
+    text = error.headers.get("Retry-After", "") if isinstance(error, errors.APIError) else ""
+    return float(text) if text.isascii() and text.isdigit() else None
+
+
+async def _log_in_again() -> None:
+    """Make kopf read the credentials again. It never takes those that were refused before, even if they are valid."""
+    vault = auth.vault_var.get()
+    vault._invalid.clear()  # noqa: SLF001 - kopf has no other way
+    await vault.invalidate("", None)  # does nothing if another watch has logged in meanwhile

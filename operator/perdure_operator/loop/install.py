@@ -6,11 +6,15 @@ compares the fields themselves, because a version number is easily forgotten. Ca
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import time
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from perdure.errors import UserError
-from perdure_operator.cluster.protocol import CRDS, JOBS, ApiError, ClusterApi, Json, NotFound
+from perdure_operator.cluster.protocol import CRDS, JOBS, ApiError, ClusterApi, Json, NotFound, Unavailable
+from perdure_operator.loop.schedule import backoff
 from perdure_operator.schema import crd, reference_page
 
 NAME: Final = f"{JOBS.plural}.{JOBS.group}"
@@ -18,13 +22,24 @@ APPLY: Final = "kubectl apply --server-side --force-conflicts -f -"
 """--force-conflicts: the fields are Helm's, which never writes them again."""
 
 _NAMED: Final = 5
+_PATIENCE_SECONDS: Final = 30.0
+"""How long the start waits for the API server: the chart's liveness probe ends a pod that serves no health for 60 s."""
 
 logger = logging.getLogger(__name__)
 
 
-async def check(api: ClusterApi, namespace: str | None) -> None:
+async def check(
+    api: ClusterApi,
+    namespace: str | None,
+    *,
+    monotonic: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> None:
     """Raise UserError if jobs cannot be listed; log a warning if the CRD is older."""
-    await _require(api, namespace)
+    deadline, failures = monotonic() + _PATIENCE_SECONDS, 0
+    while not await _require(api, namespace, retry=monotonic() < deadline):
+        failures += 1
+        await sleep(backoff(failures, first=1.0, longest=_PATIENCE_SECONDS / 3))
     try:
         installed = await api.get(CRDS, None, NAME)
     except ApiError as error:
@@ -61,8 +76,11 @@ def _fields(schema: Json) -> list[str]:
     ]
 
 
-async def _require(api: ClusterApi, namespace: str | None) -> None:
-    """kopf only watches resources that it discovers at the start: without the CRD it would wait without a message."""
+async def _require(api: ClusterApi, namespace: str | None, *, retry: bool) -> bool:
+    """Whether jobs can be listed; False only with `retry`, if the API server is away.
+
+    kopf only watches resources that it discovers at the start: without the CRD it would wait without a message.
+    """
     try:
         await api.list(JOBS, namespace)
     except NotFound:
@@ -70,4 +88,8 @@ async def _require(api: ClusterApi, namespace: str | None) -> None:
             f"CustomResourceDefinition {NAME} is not installed: kubectl apply -f crds/, or helm install"
         ) from None
     except ApiError as error:
+        if retry and isinstance(error, Unavailable):
+            logger.warning("the API server is not there yet, so the start waits for it: %s", error)
+            return False
         raise UserError(f"cannot list {JOBS.plural}: {error}") from None
+    return True

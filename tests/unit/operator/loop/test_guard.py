@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -39,12 +39,30 @@ class FakeServer:
     lists: int = 0
     ill: int = 0
     """LISTs that are answered with something else than JSON."""
+    refusals: dict[tuple[str, str], list[tuple[int, dict[str, str]]]] = field(default_factory=dict)
+    """Status and headers that requests get, by the plural and one of list, continue, watch."""
+    opened: list[str] = field(default_factory=list)
+    """Plurals of the watches that were answered."""
+    changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         path = request.path.removeprefix("/apis").removeprefix("/api").strip("/")
         if path.split("/")[-1] not in {resource.plural for resource in WATCHED}:
             return _discovered(request.path, path)
-        return await self._watch(request, path) if "watch" in request.query else self._list(path)
+        verb = next((word for word in ("watch", "continue") if word in request.query), "list")
+        plural = path.split("/")[-1]
+        if refusals := self.refusals.get((plural, verb)):
+            return _refused(*refusals.pop(0))
+        if verb == "list" and (plural, "continue") in self.refusals:
+            metadata = {"resourceVersion": "1", "continue": "more"}
+            return web.json_response({"kind": "List", "metadata": metadata, "items": []})
+        return await self._watch(request, path) if verb == "watch" else self._list(path)
+
+    async def opens(self, plurals: Iterable[str]) -> None:
+        """Wait until each of these watches was opened, from now on."""
+        before = len(self.opened)
+        async with asyncio.timeout(SECONDS), self.changed:
+            await self.changed.wait_for(lambda: set(plurals) <= set(self.opened[before:]))
 
     def _list(self, path: str) -> web.Response:
         jobs = path.endswith(JOBS.plural)
@@ -59,10 +77,20 @@ class FakeServer:
     async def _watch(self, request: web.Request, path: str) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
+        async with self.changed:
+            self.opened.append(path.rpartition("/")[2])
+            self.changed.notify_all()
         while path.endswith(JOBS.plural):
-            await response.write((await self.lines.get()).encode() + b"\n")
+            if not (line := await self.lines.get()):
+                return response
+            await response.write(line.encode() + b"\n")
         await asyncio.Event().wait()
         return response
+
+
+def _refused(status: int, headers: dict[str, str]) -> web.Response:
+    told = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": status, "message": "not now"}
+    return web.json_response(told, status=status, headers=headers)
 
 
 def _discovered(full: str, path: str) -> web.Response:
@@ -98,11 +126,22 @@ def _described(resource: Resource) -> Json:
 
 
 @asynccontextmanager
-async def watching(server: FakeServer) -> AsyncIterator[Callable[[str], Awaitable[None]]]:
-    """kopf on that server with the operator's own settings and handlers; yields a wait for a job."""
+async def watching(
+    server: FakeServer, slept: list[float] | None = None
+) -> AsyncIterator[Callable[[str], Awaitable[None]]]:
+    """kopf on that server with the operator's own settings and handlers; yields a wait for a job.
+
+    With `slept` nothing waits: the guard's waits are noted there, and kopf repeats no request.
+    """
+
+    async def sleep(seconds: float) -> None:
+        assert slept is not None
+        slept.append(seconds)
+        assert len(slept) < 50, "the watch never goes on"
+
     queue, registry, over = Queue(), kopf.OperatorRegistry(), asyncio.Event()
     events = watch.Watch(Cache(), queue)
-    guard.install(events.take_in_or_log)
+    guard.install(events.take_in_or_log, **({} if slept is None else {"sleep": sleep}))
     watch.register(registry, events)
     handler = web.Server(cast(Any, server.answer), handler_cancellation=True)  # its own type names a private class
     runner = web.ServerRunner(handler, shutdown_timeout=0)
@@ -117,6 +156,9 @@ async def watching(server: FakeServer) -> AsyncIterator[Callable[[str], Awaitabl
     kopf.on.login(registry=registry, id="login")(login)
     settings = watch.settings()
     settings.queueing.exit_timeout = 0.1  # else kopf waits for its idle workers
+    if slept is not None:
+        settings.watching.reconnect_backoff = 0.0
+        settings.networking.error_backoffs = ()
     running = asyncio.create_task(kopf.operator(registry=registry, settings=settings, clusterwide=True, stop_flag=over))
 
     async def seen(name: str) -> None:
@@ -227,6 +269,58 @@ def test_a_list_that_is_no_json_is_asked_for_again() -> None:
             assert server.lists == 2
 
     asyncio.run(scene())
+
+
+ALL = [resource.plural for resource in WATCHED]
+
+
+@pytest.mark.parametrize("verb", ["list", "continue", "watch"])
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 410, 429, 500, 503, 504])
+def test_a_request_of_any_watch_that_is_refused_costs_a_new_list(status: int, verb: str) -> None:
+    async def scene() -> None:
+        server = FakeServer(refusals={(plural, verb): [(status, {}), (status, {})] for plural in ALL})
+        opens = asyncio.create_task(server.opens(ALL))
+        async with watching(server, []) as seen:
+            await opens
+            server.lines.put_nowait(event(json.dumps(stored("after"))))
+            await seen("after")
+
+    asyncio.run(scene())
+
+
+def test_a_new_login_closes_the_connections_of_all_watches_and_each_lists_again() -> None:
+    async def scene() -> None:
+        server = FakeServer()
+        first = asyncio.create_task(server.opens(ALL))
+        async with watching(server, []) as seen:
+            await first
+            server.refusals["trainingjobs", "watch"] = [(401, {})]
+            again = asyncio.create_task(server.opens(ALL))
+            await asyncio.sleep(0)
+            server.lines.put_nowait("")  # ends the watch of jobs
+            await again
+            server.lines.put_nowait(event(json.dumps(stored("after"))))
+            await seen("after")
+
+    asyncio.run(scene())
+
+
+def test_waits_between_lists_grow_until_a_watch_shows_something_and_obey_the_server() -> None:
+    slept: list[float] = []
+    refusals: list[tuple[int, dict[str, str]]] = [(503, {})] * 8 + [(429, {"Retry-After": "7"})]
+
+    async def scene() -> None:
+        server = FakeServer(refusals={("trainingjobs", "watch"): list(refusals)})
+        async with watching(server, slept) as seen:
+            server.lines.put_nowait(event(json.dumps(stored("first"))))
+            await seen("first")
+            server.refusals["trainingjobs", "watch"] = [(503, {"Retry-After": "30"}), (503, {"Retry-After": "3600"})]
+            server.lines.put_nowait("")
+            server.lines.put_nowait(event(json.dumps(stored("second"))))
+            await seen("second")
+
+    asyncio.run(scene())
+    assert slept == [1, 2, 4, 8, 16, 32, 60, 60, 60, 30, 60]
 
 
 def test_what_a_line_tells_is_taken_in_at_once_and_kopf_has_only_deletions_to_handle() -> None:

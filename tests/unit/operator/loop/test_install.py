@@ -9,7 +9,7 @@ import logging
 import pytest
 
 from perdure.errors import UserError
-from perdure_operator.cluster.protocol import CRDS, Forbidden, Json, NotFound, Resource
+from perdure_operator.cluster.protocol import CRDS, Forbidden, Json, NotFound, Resource, Unavailable
 from perdure_operator.loop import install
 from perdure_operator.schema import crd
 from tests.support.memory_cluster import MemoryCluster
@@ -83,6 +83,42 @@ def test_a_crd_that_says_nothing_is_older(answer: Json, caplog: pytest.LogCaptur
 def test_without_the_right_to_read_it_the_operator_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     (message,) = told(Forbidden("customresourcedefinitions is forbidden"), caplog)
     assert "cannot tell whether" in message
+
+
+class Away(Api):
+    """A cluster whose API server answers nothing until `back` seconds of the test's clock have passed."""
+
+    def __init__(self, back: float) -> None:
+        super().__init__(crd.crd())
+        self.back, self.now = back, 0.0
+        self.waits: list[float] = []
+
+    async def list(self, resource: Resource, namespace: str | None = None, *, selector: str = "") -> list[Json]:
+        if self.now < self.back:
+            raise Unavailable("connection refused")
+        return await super().list(resource, namespace, selector=selector)
+
+    async def sleep(self, seconds: float) -> None:
+        self.waits.append(seconds)
+        self.now += seconds
+
+    def start(self) -> None:
+        asyncio.run(install.check(self, None, monotonic=lambda: self.now, sleep=self.sleep))
+
+
+def test_the_start_waits_for_an_api_server_that_is_away(caplog: pytest.LogCaptureFixture) -> None:
+    away = Away(back=6)
+    with caplog.at_level(logging.WARNING):
+        away.start()
+    assert away.waits == [1, 2, 4]
+    assert caplog.messages == ["the API server is not there yet, so the start waits for it: connection refused"] * 3
+
+
+def test_the_start_ends_if_the_api_server_stays_away() -> None:
+    away = Away(back=3600)
+    with pytest.raises(UserError, match=r"cannot list trainingjobs: connection refused"):
+        away.start()
+    assert away.waits == [1, 2, 4, 8, 10, 10]
 
 
 def test_without_the_crd_the_operator_ends_with_what_to_do() -> None:
