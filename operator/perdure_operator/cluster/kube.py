@@ -27,6 +27,7 @@ from perdure.errors import UserError
 from perdure_operator.cluster import decode
 from perdure_operator.cluster.clock import ServerClock
 from perdure_operator.cluster.protocol import (
+    PODS,
     AlreadyExists,
     ApiError,
     Conflict,
@@ -42,6 +43,9 @@ from perdure_operator.cluster.protocol import (
 
 TIMEOUT_SECONDS: Final = 10.0
 """The limit of one call. The Lease has a shorter one."""
+ADMISSION_SECONDS: Final = 35.0
+"""The limit of a call that creates or changes a pod. A webhook that does not answer takes up to 30 s of it; with
+failurePolicy Ignore the API server then writes the pod."""
 PAGE: Final = 100
 """Objects in a page: a page of large objects must fit into memory, and parsing it must not block the event loop."""
 
@@ -198,22 +202,27 @@ class KubeApi:
     async def create(self, resource: Resource, namespace: str, body: Json, *, dry_run: bool = False) -> Json:
         """See ClusterApi."""
         query = {"dryRun": "All"} if dry_run else {}
-        return await self._call("POST", resource.path(namespace), query=query, body=body)
+        return await self._call(
+            "POST", resource.path(namespace), query=query, body=body, seconds=self._for_writing(resource)
+        )
 
     async def patch(self, resource: Resource, namespace: str, name: str, operations: Sequence[Operation]) -> Json:
         """See ClusterApi."""
-        return await self._patch(resource.path(namespace, name), operations)
+        return await self._patch(resource.path(namespace, name), operations, self._for_writing(resource))
 
     async def patch_status(
         self, resource: Resource, namespace: str, name: str, operations: Sequence[Operation]
     ) -> Json:
         """See ClusterApi."""
-        return await self._patch(resource.path(namespace, name) + "/status", operations)
+        return await self._patch(resource.path(namespace, name) + "/status", operations, self._timeout)
 
-    async def _patch(self, path: str, operations: Sequence[Operation]) -> Json:
+    def _for_writing(self, resource: Resource) -> float:
+        return ADMISSION_SECONDS if resource == PODS else self._timeout
+
+    async def _patch(self, path: str, operations: Sequence[Operation], seconds: float) -> Json:
         body = [dict(operation) for operation in operations]
         try:
-            return await self._call("PATCH", path, body=body, content=_JSON_PATCH)
+            return await self._call("PATCH", path, body=body, content=_JSON_PATCH, seconds=seconds)
         except Invalid as error:
             if error.explained:
                 raise
@@ -261,10 +270,11 @@ class KubeApi:
         query: Mapping[str, str] | None = None,
         body: Json | Sequence[Json] | None = None,
         content: str = _JSON,
+        seconds: float | None = None,
     ) -> Json:
-        what = f"{method} {path}"
-        async with _bounded(what, self._timeout):
-            answer = await self._send(method, path, self._timeout, query=query, body=body, content=content)
+        what, seconds = f"{method} {path}", seconds or self._timeout
+        async with _bounded(what, seconds):
+            answer = await self._send(method, path, seconds, query=query, body=body, content=content)
             data = await _read(answer)
         return _document(what, int(answer.status), data, answer.headers)
 

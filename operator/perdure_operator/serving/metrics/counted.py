@@ -15,7 +15,8 @@ from typing import Final
 from perdure_operator.cluster.read.records import JobRecord, Key
 
 ROUND_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-"""Upper bounds of the histogram of rounds. One call to the API server takes 10 s at most."""
+"""Upper bounds of the histogram of rounds. One call to the API server takes 10 s at most,
+35 s if it writes a pod."""
 
 
 class RoundOutcome(StrEnum):

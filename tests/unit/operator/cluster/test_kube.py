@@ -12,6 +12,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from kubernetes.aio import client
 
+from perdure_operator.cluster import kube
 from perdure_operator.cluster.kube import KubeApi, behind_a_proxy
 from perdure_operator.cluster.protocol import (
     PODS,
@@ -285,6 +286,43 @@ async def _error_of_a_patch(status: int, body: dict[str, Any], headers: dict[str
     return await _error_of(
         refuse, lambda api: api.patch(PODS, "ns", "p", [{"op": "test", "path": "/metadata/uid", "value": "u"}])
     )
+
+
+WRITES_OF_A_POD: Final[dict[str, Call]] = {
+    "create": lambda api: api.create(PODS, "ns", {}),
+    "dry run": lambda api: api.create(PODS, "ns", {}, dry_run=True),
+    "patch": lambda api: api.patch(PODS, "ns", "p", []),
+}
+
+
+@pytest.mark.parametrize("write", WRITES_OF_A_POD.values(), ids=list(WRITES_OF_A_POD))
+def test_a_pod_is_written_though_its_webhook_takes_longer_than_any_other_call_may(write: Call) -> None:
+    async def scene() -> None:
+        begun, given_up = asyncio.Event(), asyncio.Event()
+
+        async def answer(request: web.Request) -> web.Response:
+            if request.method == "GET":
+                await asyncio.Event().wait()
+            begun.set()
+            await given_up.wait()
+            return web.json_response({"metadata": {"name": "p", "uid": "u"}})
+
+        async def call(api: KubeApi) -> None:
+            api._timeout = 0.2  # the other limit stays as it is
+            written = asyncio.ensure_future(write(api))
+            await begun.wait()
+            with pytest.raises(Unavailable):
+                await api.get(PODS, "ns", "other")
+            given_up.set()
+            assert (await written)["metadata"]["name"] == "p"
+
+        await _ask(answer, call)
+
+    asyncio.run(scene())
+
+
+def test_a_webhook_may_take_as_long_as_kubernetes_allows() -> None:
+    assert kube.ADMISSION_SECONDS > 30
 
 
 REVIEWS: Final = Resource("authentication.k8s.io", "v1", "tokenreviews", namespaced=False)
