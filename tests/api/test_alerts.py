@@ -112,6 +112,7 @@ STORIES = (
         JOB,
     ),
     Story("PerdureJobFailed", {f'perdure_job_condition{{{OF}, type="Failed"}}': f"0x9 1x{HOURS}"}, 9, 11, JOB),
+    Story("PerdureJobUnreadable", {f"perdure_job_unreadable{{{OF}}}": f"_x9 1x{HOURS}"}, 13, 16, JOB),
     Story(
         "PerdureFailureBudgetNearlySpent",
         {f'perdure_job_failure_budget_used_ratio{{{OF}, budget="code"}}': f"0.5x9 0.75x{HOURS}"},
