@@ -66,7 +66,7 @@ def split_dimensions(value: Any) -> int:
 
 def placements_over(tensor: Tensor, mesh: ElasticMesh) -> tuple[Placement, ...] | None:
     """How a tensor is placed over this mesh; None if it is placed over another one."""
-    layout = _layout(tensor)
+    layout = layout_of(tensor)
     if (layout.mesh, layout.ranks) != (mesh.shape, tuple(range(mesh.world))) or None in layout.placements:
         return None
     return layout.placements
@@ -74,7 +74,7 @@ def placements_over(tensor: Tensor, mesh: ElasticMesh) -> tuple[Placement, ...] 
 
 def layout_over(tensor: Tensor, mesh: ElasticMesh) -> Layout:
     """The tensor's layout if its mesh becomes this one."""
-    return mesh.layout(tuple(tensor.shape), _layout(tensor).placements)
+    return mesh.layout(tuple(tensor.shape), layout_of(tensor).placements)
 
 
 def local_shape(spec: Any, coordinate: Sequence[int]) -> tuple[int, ...]:
@@ -97,7 +97,7 @@ def held(tensor: Tensor) -> list[HeldBox]:
 
     If a tensor has no elements, each rank holds all of it. UserError if the rank's part does not match its placements.
     """
-    layout, memory = _layout(tensor), local(tensor)
+    layout, memory = layout_of(tensor), local(tensor)
     if not tensor.numel():
         return [HeldBox(Box.whole(layout.shape), memory.new_empty(layout.shape))]
     mine = layout.at(_coordinate(tensor))
@@ -120,7 +120,7 @@ def view(memory: Tensor, box: Box) -> Tensor:
 
 def holders(tensor: Tensor) -> Mapping[Box, tuple[int, ...]]:
     """Each box of a sharded tensor, and the ranks that hold it. Equal on all ranks."""
-    return _layout(tensor).holders()
+    return layout_of(tensor).holders()
 
 
 def parts(tensors: Iterable[Tensor], world: int) -> tuple[int, ...]:
@@ -139,12 +139,12 @@ def described(tensor: Tensor) -> str:
     """Mesh and placements as text; "" for a plain tensor. Equal on ranks that lay it out alike."""
     if not is_sharded(tensor):
         return ""
-    return str(_layout(tensor))
+    return str(layout_of(tensor))
 
 
 def are_alike(tensor: Tensor, other: Tensor) -> bool:
     """Whether each rank holds the same elements of both."""
-    return is_sharded(tensor) and is_sharded(other) and _layout(tensor) == _layout(other)
+    return is_sharded(tensor) and is_sharded(other) and layout_of(tensor) == layout_of(other)
 
 
 def like(owner: Tensor, dtype: torch.dtype) -> Tensor:
@@ -170,7 +170,7 @@ def refuse(name: str, tensor: Tensor) -> None:
                 f"tensor {name} is placed as {placement!r}, of which no rank knows its part: redistribute it to Shard "
                 f"or Replicate"
             )
-    ranks, world = _layout(tensor).ranks, _world()
+    ranks, world = layout_of(tensor).ranks, _world()
     if sorted(ranks) != list(range(world)):
         raise UserError(
             f"tensor {name} lies on the ranks {list(ranks)} of {world}: only tensors that lie on all ranks can be "
@@ -201,7 +201,8 @@ def _coordinate(tensor: Tensor) -> tuple[int, ...]:
     return tuple(_mesh(tensor)[0].get_coordinate())
 
 
-def _layout(tensor: Tensor) -> Layout:
+def layout_of(tensor: Tensor) -> Layout:
+    """Which rank holds which boxes of a sharded tensor. Equal on all ranks."""
     mesh, placements = _mesh(tensor)
     seen = _SEEN.get()
     found = None if seen is None else seen.get(id(mesh))

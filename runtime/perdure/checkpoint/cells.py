@@ -16,7 +16,7 @@ from perdure.checkpoint import boxes, tensors
 from perdure.checkpoint.manifest import Item
 from perdure.errors import Corrupt
 from perdure.layout.box import Box
-from perdure.layout.plan import Missing, TensorDemand, plan
+from perdure.layout.plan import Missing, Redistribution, TensorDemand, plan
 from perdure.layout.row_major import reach, stretch
 
 _HERE: Final = 0
@@ -80,7 +80,7 @@ def reads(items: Sequence[Item], target: Tensor) -> Iterator[Read]:
         sources.setdefault(item.held, []).append(number)
     wanted: Mapping[Box, Sequence[int]] = {one.box: [_HERE] for one in held}
     try:
-        moves = plan([TensorDemand(items[0].name, target.element_size(), sources, wanted)])
+        moves = plan([TensorDemand(items[0].name, target.element_size(), Redistribution(sources, wanted))])
     except Missing as error:
         raise Corrupt(f"the manifest lacks a part of a tensor: {error}") from None
     for move in moves:

@@ -19,10 +19,11 @@ from perdure.checkpoint.manifest import REPLICATED, SHARED, Item
 from perdure.checkpoint.state import RankState
 from perdure.checkpoint.upload import Staged, head_of
 from perdure.layout.box import Box
-from perdure.layout.plan import TensorDemand, plan
+from perdure.layout.plan import Redistribution, TensorDemand, plan
+from perdure.layout.sharding import Layout
 
 _ALL: Final = Box((), ())
-_STORE: Final = 0
+_STORE: Final = -1
 """Where all tensors go."""
 
 
@@ -67,7 +68,7 @@ def stage(state: RankState, rank: int, world: int, parts: Sequence[int] = ()) ->
     for name, tensor in {**state.shared, **state.replicated}.items():
         tensors.refuse_odd(name, tensor)
     held = {name: boxes.held(tensor) for name, tensor in state.shared.items() if boxes.is_sharded(tensor)}
-    pieces = [_piece(name, state.shared[name], box, held) for name, box in share_out(state.shared, world, parts)[rank]]
+    pieces = [_piece(name, state.shared[name], box, held) for name, box in share_of(rank, state.shared, world, parts)]
     if rank == 0:
         pieces += [Piece(REPLICATED, name, tensor, tensor) for name, tensor in state.replicated.items()]
     pieces.sort(key=lambda piece: (-piece.memory.element_size(), piece.part, piece.name, piece.box or _ALL))
@@ -78,22 +79,29 @@ def stage(state: RankState, rank: int, world: int, parts: Sequence[int] = ()) ->
     return Staged(rank, world, size, items, own, None if rank else objects, LiveBytes(header, pieces))
 
 
-def share_out(named: Mapping[str, Tensor], world: int, parts: Sequence[int] = ()) -> list[list[tuple[str, Box]]]:
-    """Which rank writes which boxes of which tensors, of those that it holds: the largest first, to the rank with the
-    least so far. Equal on all ranks."""
-    written: list[list[tuple[str, Box]]] = [[] for _ in range(world)]
-    for move in plan(_wanted(name, tensor, world, parts) for name, tensor in named.items()):
-        written[move.source].append((move.name, move.box))
-    return written
+def share_of(
+    rank: int, named: Mapping[str, Tensor], world: int, parts: Sequence[int] = ()
+) -> Iterator[tuple[str, Box]]:
+    """Which boxes of which tensors this rank writes, of those that it holds: the largest first, to the rank with the
+    least so far. The ranks' shares are disjoint, and together all there is."""
+    alike: dict[Layout, Redistribution] = {}
+
+    def wanted(name: str, tensor: Tensor) -> TensorDemand:
+        if not boxes.is_sharded(tensor):
+            return TensorDemand.whole(name, tensor.shape, tensors.size_of(tensor), range(world), [_STORE])
+        lies = boxes.layout_of(tensor)
+        if lies not in alike:
+            alike[lies] = _to_store(lies.holders(), parts)
+        return TensorDemand(name, tensor.element_size(), alike[lies])
+
+    for move in plan([wanted(name, tensor) for name, tensor in named.items()], rank):
+        yield move.name, move.box
 
 
-def _wanted(name: str, tensor: Tensor, world: int, parts: Sequence[int]) -> TensorDemand:
-    if not boxes.is_sharded(tensor):
-        return TensorDemand.whole(name, tensor.shape, tensors.size_of(tensor), range(world), [_STORE])
-    holders = boxes.holders(tensor)
+def _to_store(holders: Mapping[Box, Sequence[int]], parts: Sequence[int]) -> Redistribution:
     if parts:
         holders = {box: tuple(sorted({parts[rank] for rank in ranks})) for box, ranks in holders.items()}
-    return TensorDemand(name, tensor.element_size(), holders, dict.fromkeys(holders, (_STORE,)))
+    return Redistribution(holders, dict.fromkeys(holders, (_STORE,)))
 
 
 def _piece(name: str, tensor: Tensor, box: Box, held: Mapping[str, Sequence[boxes.HeldBox]]) -> Piece:

@@ -7,12 +7,12 @@ groups of a mesh, by perdure.group.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from perdure.errors import UserError
 from perdure.layout.box import Box
-from perdure.layout.plan import Move, TensorDemand
+from perdure.layout.plan import Redistribution
 from perdure.layout.sharding import Layout, Placement, Replicate, Shard, StridedShard
 
 
@@ -63,25 +63,53 @@ class ElasticMesh:
         return Layout(tuple(shape), self.shape, tuple(range(self.world)), tuple(placements))
 
 
-def redistribution(
-    name: str, element_bytes: int, before: Layout, after: Layout, *, parties: Sequence[int], holding: Collection[int]
-) -> tuple[TensorDemand, tuple[Move, ...]]:
-    """What has to be sent so that party `parties[rank]` holds what `rank` does in `after`, and what a party only copies
-    because it holds the same already.
+class MeshChange:
+    """What a change of the ranks of a mesh moves.
 
-    The old ranks are the parties 0 to the old world - 1. Any of them that holds a box may send it. Parties in `holding`
-    have their boxes in the right place already.
+    The old ranks are the parties 0 to the old world - 1, and `parties[rank]` is the party that is `rank` afterwards.
+    Parties in `holding` have their boxes in the right place already. Tensors that lie the same have the same boxes to
+    move, which are worked out once.
     """
-    held = before.holders()
-    wanted: dict[Box, list[int]] = {}
-    kept = []
-    for box, ranks in after.holders().items():
-        for party in (parties[rank] for rank in ranks if parties[rank] not in holding):
-            if party in held.get(box, ()):
-                kept.append(Move(party, party, name, box, box.count * element_bytes))
-            else:
-                wanted.setdefault(box, []).append(party)
-    return TensorDemand(name, element_bytes, held, wanted), tuple(kept)
+
+    def __init__(
+        self,
+        before: ElasticMesh,
+        after: ElasticMesh,
+        *,
+        parties: Mapping[int, int] | Sequence[int],
+        holding: Collection[int],
+    ) -> None:
+        self._before = before
+        self._after = after
+        self._parties = parties
+        self._holding = frozenset(holding)
+        self._known: dict[tuple[tuple[int, ...], tuple[Placement, ...]], tuple[Redistribution, Kept]] = {}
+
+    def of(self, shape: Sequence[int], placements: Sequence[Placement]) -> tuple[Redistribution, Kept]:
+        """What has to be sent of a tensor so that each party holds what its new rank does, and what a party only copies
+        because it holds the same already. Any old rank that holds a box may send it."""
+        key = tuple(shape), tuple(placements)
+        if key not in self._known:
+            self._known[key] = self._found(*(mesh.layout(*key) for mesh in (self._before, self._after)))
+        return self._known[key]
+
+    def _found(self, before: Layout, after: Layout) -> tuple[Redistribution, Kept]:
+        held = before.holders()
+        wanted: dict[Box, list[int]] = {}
+        kept: dict[int, list[Box]] = {}
+        for box, ranks in after.holders().items():
+            for party in (self._parties[rank] for rank in ranks):
+                if party in self._holding:
+                    continue
+                if party in held.get(box, ()):
+                    kept.setdefault(party, []).append(box)
+                else:
+                    wanted.setdefault(box, []).append(party)
+        return Redistribution(held, wanted), kept
+
+
+Kept = Mapping[int, Sequence[Box]]
+"""The boxes that a party holds before and after, by the party."""
 
 
 def write_placements(placements: Sequence[Placement]) -> list[list[int]]:

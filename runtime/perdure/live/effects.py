@@ -145,6 +145,7 @@ class Effects:
         elif self.party.part is PartyRole.NEWCOMER:
             self._preallocate([read_item(item) for item in self.keys.await_memory_needed(self._deadline)])
         mark = self._writer.id if self._writer else ""
+        self.resharding.foresee()
         if mesh := self.resharding.mesh():
             warm = f"{warm}\na mesh of shape {list(mesh.shape)} in the newer run"
         self.keys.await_warm(warm, mark, self._deadline, self.run.settings.member)
@@ -306,8 +307,8 @@ class Effects:
         self.lap("state")
 
     def _parcels(self, header: Header) -> list[Parcel]:
-        mesh = ElasticMesh(header.mesh) if header.mesh else None
-        return parcels(self.attempt, header.items, header.shards, mesh)
+        change = self.resharding.change(ElasticMesh(header.mesh)) if header.mesh else None
+        return parcels(self.attempt, header.items, self.party.number, header.shards, change)
 
     def _exchange(self, given: Sequence[Parcel], state: RankState) -> dict[Key, Tensor]:
         """Send this rank's part, and receive what it needs itself."""
@@ -327,11 +328,10 @@ class Effects:
         self.header = header
         self.lap("header")
         given = self._parcels(header)
-        mine = [parcel for parcel in given if parcel.receiver == self.party.number]
         targets = registry.targets(decode(header.objects), header.items, self._preallocated or {})
         self._preallocated = None
         self.resharding.check_shards(header, targets)
-        found = receive(bridge.group, mine, targets)
+        found = receive(bridge.group, given, targets)
         self.lap("state")
         return header.state(found, self.own_states.of_newcomer(header))
 

@@ -25,7 +25,7 @@ from perdure.wire.settings import NO_MEMBER, Member
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
-FORMAT: Final = 10
+FORMAT: Final = 11
 """Version of what the parties send each other: keys after the warm key, headers, tensors and what
 the ranks of a run tell each other. Parties of different ones
 do not meet: one image may have replaced another between the start of two pods."""

@@ -6,19 +6,22 @@ Used by perdure.live.effects. Raises UserError if the script keeps something tha
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 from torch import Tensor
 
+from perdure.checkpoint import boxes
 from perdure.checkpoint.boxes import is_sharded, placements_over
 from perdure.checkpoint.manifest import SHARED
 from perdure.checkpoint.state import RankState
 from perdure.errors import UserError, in_words
 from perdure.layout.box import Box
-from perdure.layout.elastic import ElasticMesh, write_placements
+from perdure.layout.elastic import ElasticMesh, MeshChange, write_placements
+from perdure.layout.sharding import Placement
 from perdure.live.header import Header
 from perdure.live.liveness import ONE_RANK, UNREGISTERED, hidden_obstacle, obstacle
-from perdure.live.protocol.parties import Attempt, Party
-from perdure.live.transfer import Key, Place
+from perdure.live.protocol.parties import Attempt, Party, PartyRole
+from perdure.live.transfer import Key, Place, mesh_change
 from perdure.loop.run import Run
 from perdure.state.fully_sharded import Resharded, keeps_others, own_divisor, strays
 
@@ -36,10 +39,14 @@ class Resharding:
         """On a stayer, for a newer run of another size: its shards there, if the model is sharded."""
         self._new_shards: dict[str, tuple[Tensor, Tensor, Box]] = {}
         """On such a stayer: each sharded tensor, with its new memory and the box that belongs there."""
+        self._placed: set[tuple[tuple[int, ...], tuple[Placement, ...]]] = set()
+        """The shapes and placements of the sharded tensors."""
+        self._changes: dict[ElasticMesh, MeshChange] = {}
 
     def prepare(self) -> None:
-        """On an old rank, in its main thread: prepare a newer run of another size, for which shards are others."""
+        """On an old rank, in its main thread: prepare a newer run, for which shards may be others."""
         attempt, registry = self._attempt, self._run.registry
+        self._look_at_shards()
         if attempt.world == attempt.new_world:
             return
         if self._run.framework:
@@ -60,6 +67,32 @@ class Resharding:
                 self._resharded = Resharded(registry.sharded_modules, rank=self._party.new, world=attempt.new_world)
         except Exception as error:  # noqa: BLE001 - whatever another torch does, the training goes on
             self.obstacle = in_words(error)
+
+    def foresee(self) -> None:
+        """While training goes on: work out what each kind of tensor will move, because in a large world that takes
+        long. Raises nothing: the stop works out whatever is missing."""
+        if self._party.part is PartyRole.NEWCOMER:
+            self._look_at_shards()
+        with suppress(UserError):
+            if mesh := self._run.registry.mesh:
+                change = self.change(mesh.of(self._attempt.world))
+                for shape, placements in filter(all, self._placed):
+                    moved, _ = change.of(shape, placements)
+                    moved.work_out()
+
+    def _look_at_shards(self) -> None:
+        registry = self._run.registry
+        with boxes.meshes_stay(), suppress(UserError):
+            if mesh := registry.mesh:
+                for tensor in registry.sharded_tensors().values():
+                    self._placed.add((tuple(tensor.shape), placements_over(tensor, mesh) or ()))
+
+    def change(self, mesh: ElasticMesh) -> MeshChange:
+        """What this attempt moves of tensors that are sharded over this mesh of the living run. UserError if the newer
+        run has no such mesh."""
+        if mesh not in self._changes:
+            self._changes[mesh] = mesh_change(self._attempt, mesh)
+        return self._changes[mesh]
 
     def mesh(self) -> ElasticMesh | None:
         """The mesh of the newer run, if the model is sharded. UserError if it has no such mesh."""

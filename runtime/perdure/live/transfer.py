@@ -32,7 +32,7 @@ from perdure.errors import UserError
 from perdure.group.gloo import peer_lost
 from perdure.group.world import Group
 from perdure.layout.box import Box
-from perdure.layout.elastic import ElasticMesh, read_placements, redistribution, write_placements
+from perdure.layout.elastic import ElasticMesh, MeshChange, read_placements, write_placements
 from perdure.layout.messages import Message, messages
 from perdure.layout.plan import Move, TensorDemand, plan
 from perdure.live.protocol.parties import Attempt, PartyRole
@@ -138,33 +138,39 @@ def shards(state: RankState, mesh: ElasticMesh | None) -> dict[str, Placements]:
 def parcels(
     attempt: Attempt,
     items: Sequence[Item],
+    party: int,
     sharded: Mapping[str, Placements] = MappingProxyType({}),
-    mesh: ElasticMesh | None = None,
+    change: MeshChange | None = None,
 ) -> list[Parcel]:
-    """Which rank sends what to which party. Equal on all parties. `sharded` is what `shards` returns, for this mesh of
-    the living run."""
+    """What this party sends to others, receives from them, and copies itself; the same at both ends. `sharded` is what
+    `shards` returns, for the mesh that changes."""
     newcomers = [party.number for party in attempt.newcomers]
     named = {f"{item.part}/{item.name}": item for item in items}
-    parties = [attempt.of_new(rank).number for rank in range(attempt.new_world)] if mesh else []
-    same = attempt.world == attempt.new_world
-    holding = [party.number for party in attempt.parties if same and party.part is PartyRole.STAYER]
     kept: list[Move] = []
 
     def demand(name: str, item: Item) -> TensorDemand:
         if item.part != SHARED:
             return TensorDemand.whole(name, item.shape, item.size, [0], attempt.tensor_receivers)
-        if mesh is None or item.name not in sharded:
+        if change is None or item.name not in sharded:
             return TensorDemand.whole(name, item.shape, item.size, range(attempt.world), newcomers)
-        placements = read_placements(sharded[item.name])
-        before, after = (one.layout(item.shape, placements) for one in (mesh, mesh.of(attempt.new_world)))
-        bytes_each = item.size // max(1, math.prod(item.shape))
-        found, stays = redistribution(name, bytes_each, before, after, parties=parties, holding=holding)
-        kept.extend(stays)
-        return found
+        width = item.size // max(1, math.prod(item.shape))
+        moved, stays = change.of(item.shape, read_placements(sharded[item.name]))
+        kept.extend(Move(party, party, name, box, box.count * width) for box in stays.get(party, ()))
+        return TensorDemand(name, width, moved)
 
-    moves = plan([demand(name, item) for name, item in named.items()])
-    links = itertools.groupby(sorted([*moves, *kept]), key=lambda move: (move.source, move.destination))
+    moves = plan([demand(name, item) for name, item in named.items()], party)
+    ordered = sorted([*moves, *kept], key=lambda move: move.order)
+    links = itertools.groupby(ordered, key=lambda move: (move.source, move.destination))
     return [Parcel(sender, receiver, tuple(found), named) for (sender, receiver), found in links]
+
+
+def mesh_change(attempt: Attempt, mesh: ElasticMesh) -> MeshChange:
+    """What an attempt moves of tensors that are sharded over this mesh of the living run. UserError if the newer run
+    has no such mesh."""
+    same = attempt.world == attempt.new_world
+    holding = [party.number for party in attempt.parties if same and party.part is PartyRole.STAYER]
+    parties = {party.new: party.number for party in attempt.parties if party.new is not None}
+    return MeshChange(mesh, mesh.of(attempt.new_world), parties=parties, holding=holding)
 
 
 def to_preallocate(named: Mapping[str, Tensor]) -> tuple[Item, ...]:

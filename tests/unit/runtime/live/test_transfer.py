@@ -106,20 +106,20 @@ def test_all_newcomers_get_everything_and_few_copies_are_made(
     live = STATES[name]
     old = 2
     attempt = Attempt(1, 2, old, tuple(range(old, old + newcomers)), ())
-    store, given = HashStore(), parcels(attempt, describe(RankState(live, {}, {})))
+    store, described = HashStore(), describe(RankState(live, {}, {}))
     met = threading.Barrier(len(attempt.parties))
 
     def party(number: int) -> int:
         group: Group = connect_group(
             store, "bridge", rank=number, size=len(attempt.parties), timeout=timedelta(seconds=60)
         )
-        most = 0
+        most, given = 0, parcels(attempt, described, number)
         if number < old:
             counted = Counted(group, live)
-            send(counted, [parcel for parcel in given if parcel.sender == number], RankState(live, {}, {}))
+            send(counted, given, RankState(live, {}, {}))
             most = counted.most
         else:
-            found = receive(group, [parcel for parcel in given if parcel.receiver == number], {})
+            found = receive(group, given, {})
             assert sorted(key for _, key in found) == sorted(live)
             for key, tensor in live.items():
                 assert torch.equal(found["shared", key], tensor), key
@@ -135,7 +135,7 @@ def test_all_newcomers_get_everything_and_few_copies_are_made(
 def test_what_lies_flat_is_all_under_way_before_any_of_it_is_waited_for() -> None:
     live = {"p": torch.arange((IN_FLIGHT + 4) * PIECE_BYTES // 4, dtype=torch.int32)}
     attempt, store = Attempt(1, 2, 1, (1,), ()), HashStore()
-    given = parcels(attempt, describe(RankState(live, {}, {})))
+    given = parcels(attempt, describe(RankState(live, {}, {})), 0)
 
     def connected(number: int) -> Group:
         return connect_group(store, "bridge", rank=number, size=2, timeout=timedelta(seconds=60))

@@ -20,7 +20,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from perdure.checkpoint import boxes
 from perdure.checkpoint.checkpointer import Checkpointer
-from perdure.checkpoint.stage import layout, share_out
+from perdure.checkpoint.stage import layout, share_of
 from perdure.errors import UserError
 from perdure.layout.box import Box
 from perdure.loop.telemetry.timings import Timings
@@ -181,7 +181,8 @@ def test_the_parts_write_every_box_of_a_model_once() -> None:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
     of_hsdp = placed(torch.ones(3), Replicate(), Shard(0), mesh=mesh, shape=(5,))
     named = {"whole": torch.ones(2), "sharded": of_hsdp, "scale": torch.ones(1)}
-    written = share_out(named, 2, boxes.parts(named.values(), 4))
+    parts = boxes.parts(named.values(), 4)
+    written = [list(share_of(rank, named, 2, parts)) for rank in range(2)]
     assert {("sharded", Box((0,), (3,)))} <= set(written[0])
     assert {("sharded", Box((3,), (2,)))} <= set(written[1])
     assert sorted(name for part in written for name, _ in part) == ["scale", "sharded", "sharded", "whole"]
