@@ -146,7 +146,7 @@ def plan(wanted: Iterable[TensorDemand], party: int | None = None) -> tuple[Move
         if boxes.gap:
             raise Missing(f"{name}: no source holds {boxes.gap.box}, which {list(boxes.gap.destinations)} need")
         routes = boxes.routes if party is None else boxes.routes_of.get(party, ())
-        moves += [Move(*ends, name, box, box.count * width) for *ends, box in routes]
+        moves += [Move(source, to, name, box, box.count * width) for source, to, box in routes]
     moves += (move for move in _chosen(demands) if party in (None, move.source, move.destination))
     return tuple(sorted(moves, key=lambda move: move.order))
 
