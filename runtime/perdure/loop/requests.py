@@ -16,9 +16,13 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from multiprocessing import current_process
+from multiprocessing.util import register_after_fork
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
+
+from torch.utils.data._utils.worker import _worker_loop
 
 from perdure.loop.asking import WORD, ExitFile
 from perdure.wire.channel import SIGTERM, Request, read_request
@@ -136,6 +140,7 @@ class Requests:
         self._wakeup = reader, writer, before
         in_child = weakref.WeakMethod(self._leave_to_child)
         os.register_at_fork(after_in_child=lambda: (act := in_child()) and act())
+        register_after_fork(self, _leave_group_to_parent)
         threading.Thread(target=self._watch, args=(reader,), name="perdure-requests", daemon=True).start()
 
     def release(self) -> None:
@@ -159,8 +164,8 @@ class Requests:
             self._previous[signal.SIGINT] = signal.signal(signal.SIGINT, self._interrupted)
 
     def _leave_to_child(self) -> None:
-        """A forked child handles SIGTERM by itself. It ignores signals that reach the whole process group, such as
-        Ctrl-C or a batch system's, because it is needed until the save is done."""
+        """A forked child handles SIGTERM by itself, because its parent ends it with that. It ignores Ctrl-C and a batch
+        system's signals, which reach the whole process group, because it is needed until the save is done."""
         if self._wakeup is None:
             return
         _wake_by(self._wakeup[2])
@@ -243,6 +248,13 @@ class Requests:
 
     def _read_request(self) -> Request | None:
         return read_request(self._file) if self._file else None
+
+
+def _leave_group_to_parent(_requests: Requests) -> None:
+    """A forked worker of a DataLoader gets a process group of its own: SIGTERM to its parent's would end it, and torch
+    would raise that in the save. It ends with its parent, for which it looks by itself."""
+    if getattr(current_process(), "_target", None) is _worker_loop:
+        os.setpgid(0, 0)
 
 
 def _wake_by(fd: int) -> None:

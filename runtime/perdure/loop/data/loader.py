@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import os
 import random
 import warnings
 from collections import deque
@@ -100,12 +101,15 @@ class _Numbered(Dataset[_Fetched]):
 
 @dataclass(frozen=True)
 class _WorkerInit:
-    """Calls the script's function in a worker, with the script's dataset in the worker's info instead of the one that
-    numbers samples."""
+    """Leaves signals of the process group to the parent, and calls the script's function in a worker, with the script's
+    dataset in the worker's info instead of the one that numbers samples."""
 
-    function: Callable[[int], None]
+    function: Callable[[int], None] | None
 
     def __call__(self, worker: int) -> None:
+        os.setpgid(0, 0)  # a signal to the group would end it before the save; only forked ones are apart so far
+        if self.function is None:
+            return
         info = get_worker_info()
         if info is not None and isinstance(info.dataset, _Numbered):
             object.__setattr__(info, "dataset", info.dataset.dataset)  # it is frozen
@@ -382,8 +386,7 @@ class Loader(Source[Any]):
         generator = torch.Generator()  # otherwise iterating would draw a seed from the global one
         generator.manual_seed(0)
         options = {name: value for name, value in self._options.items() if name in KEPT - {"collate_fn"}}
-        if options.get("worker_init_fn"):
-            options["worker_init_fn"] = _WorkerInit(options["worker_init_fn"])
+        options["worker_init_fn"] = _WorkerInit(options.get("worker_init_fn"))
         return DataLoader(
             _Numbered(self._dataset, self.plan.seed, epoch),
             batch_sampler=ids,

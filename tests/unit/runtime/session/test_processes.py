@@ -398,3 +398,68 @@ def test_a_rank_whose_export_fails_completes_nothing_for_anybody(tmp_path: Path,
     found = ended_together(tmp_path, failing, 0.2, "raise ValueError('no room')")
     assert found == [ExitKind.FAILED if rank == failing else ExitKind.PEER_LOST for rank in range(2)]
     assert log(tmp_path) == TRAINED
+
+
+WORKERS = """
+import hashlib, multiprocessing, os, subprocess, sys
+import torch, perdure
+from torch.utils.data import DataLoader, TensorDataset
+
+def train(method, persistent, asked_at, own):
+    with perdure.Session.from_env() as session:
+        torch.manual_seed(0)
+        model = torch.nn.Linear(4, 2)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        session.register(model=model, optimizer=optimizer)
+        data = TensorDataset(torch.arange(96.0).reshape(24, 4) / 96)
+        options = dict(num_workers=2, multiprocessing_context=method, persistent_workers=persistent)
+        batches = session.loader(data, batch_size=4, **(dict() if own else options))
+        for epoch in session.epochs(2):
+            evaluation = iter(DataLoader(data, 4, **options)) if own else None
+            for (inputs,) in batches:
+                optimizer.zero_grad()
+                session.weighted(model(inputs).square().mean()).backward()
+                optimizer.step()
+                session.step()
+                if session.steps_done == asked_at:
+                    print("workers", len(multiprocessing.active_children()), flush=True)
+                    subprocess.run(["kill", "-TERM", "--", f"-{os.getpgid(0)}"])
+    print("weights", hashlib.sha256(model.weight.detach().numpy().tobytes()).hexdigest())
+
+if __name__ == "__main__":
+    os.setsid()
+    train(sys.argv[1], sys.argv[2] == "True", int(sys.argv[3]), sys.argv[4] == "own")
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "persistent", "whose"),
+    [
+        ("fork", False, "the session's"),
+        ("fork", True, "the session's"),
+        ("spawn", False, "the session's"),
+        ("fork", False, "own"),
+    ],
+)
+def test_a_sigterm_to_the_whole_process_group_leaves_the_workers_of_loaders_to_the_save(
+    tmp_path: Path, method: str, persistent: bool, whose: str
+) -> None:
+    """The script's output ends only with the last worker, which has it open."""
+    (tmp_path / "workers.py").write_text(WORKERS)
+
+    def run(folder: str, asked_at: int) -> tuple[Exiting, str]:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        command = (str(tmp_path / "workers.py"), method, str(persistent), str(asked_at), whose)
+        environ = {"PERDURE_CHECK_SECONDS": "0"}
+        with script(tmp_path / folder, *command, environ=environ, executed=method != "fork") as started:
+            ending = started.until(Exiting)
+            assert isinstance(ending, Exiting)
+            return ending, started.end()
+
+    asked, said = run("asked", 8)
+    assert "workers 2" in said
+    assert (asked.outcome, asked.step, "killed by signal" in said) == (ExitKind.CHECKPOINTED, 9, False)
+    resumed, weights = run("asked", -1)
+    undisturbed, expected = run("undisturbed", -1)
+    assert (resumed.outcome, resumed.step, undisturbed.step) == (ExitKind.COMPLETED, 12, 12)
+    assert weights.splitlines()[-1] == expected.splitlines()[-1]
