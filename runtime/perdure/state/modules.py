@@ -59,8 +59,8 @@ class Module:
         self._keeps = keeps
         self._module = unwrapped(module)
         self._wrappers = _wrappers(module)
-        self._begun: set[str] | None = None
-        """The names of its tensors when training began."""
+        self._begun: dict[str, torch.dtype] | None = None
+        """The names of its tensors when training began, and their types."""
         self.late: list[str] = []
         """The names of tensors that came since, as of the last read."""
         self._built = {raw: _shape(buffer) for raw, _, _, buffer in self._buffers()}
@@ -203,9 +203,10 @@ class Module:
         extra: dict[str, Any] = {}
         stored: dict[Tensor, str] = {}
         live = self._state()
-        names = [f"{self._name}.{name}" for name, value in live.values() if isinstance(value, Tensor)]
-        self._begun = set(names) if self._begun is None else self._begun
-        self.late = [name for name in names if name not in self._begun]
+        types = {f"{self._name}.{name}": value.dtype for name, value in live.values() if isinstance(value, Tensor)}
+        self._begun = types if self._begun is None else self._begun
+        self.late = [name for name in types if name not in self._begun]
+        _refuse_cast(self._begun, types)
         for raw, (name, value) in live.items():
             if not isinstance(value, Tensor):
                 extra[name] = split(value, f"{self._name}.{name}.", replicated)
@@ -338,6 +339,15 @@ def _wrappers(module: nn.Module) -> list[nn.Module]:
 def _around(path: str, modes: Mapping[str, bool]) -> bool:
     """The mode of the part around this one."""
     return modes[path.rpartition(".")[0]] if path else True
+
+
+def _refuse_cast(begun: Mapping[str, torch.dtype], now: Mapping[str, torch.dtype]) -> None:
+    for name, dtype in now.items():
+        if (first := begun.get(name, dtype)) != dtype:
+            raise UserError(
+                f"tensor {name} was {first} when training began and is {dtype} now, so a resumed run, which begins "
+                f"with {first}, could not load it: cast it before the first loop, or use torch.autocast"
+            )
 
 
 def _refuse_unwritable(name: str, tensor: Tensor) -> None:

@@ -90,3 +90,28 @@ def test_a_script_that_registers_nothing_is_told_so(join: Join, capfd: pytest.Ca
     assert "no model and no optimizer is registered, so none is saved" in capfd.readouterr().err
     perdure.restore(Training(join()).session)
     assert "is registered, so none is saved" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_module_that_is_cast_in_the_middle_of_training_is_refused_at_the_save_but_one_cast_after_it_is_not(
+    join: Join, after: bool
+) -> None:
+    def train() -> None:
+        training = Training(join())
+        with training.session as session:
+            for epoch in session.epochs(2):
+                if epoch == 1 and not after:
+                    training.net.double()
+                    training.optimizer.state.clear()
+                for inputs, _ in training.batches:
+                    training.optimizer.zero_grad()
+                    session.weighted(training.net(inputs.to(training.net[0].weight.dtype)).square().mean()).backward()
+                    training.optimizer.step()
+                    session.step()
+            training.net.double()
+
+    if after:
+        train()
+        return
+    with pytest.raises(UserError, match=r"weight was torch.float32 when training began and is torch.float64 now.*cast"):
+        train()
