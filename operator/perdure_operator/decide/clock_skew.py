@@ -59,7 +59,9 @@ def correct_times(draft: Draft) -> Draft:
 
 
 def _of_progress(progress: TrainingProgress, now: datetime) -> TrainingProgress:
-    return _past(progress, now, "step_time", "phase_time", "began_time", "storage_failing_since", "observed_at")
+    return _past(
+        progress, now, "step_time", "phase_time", "began_time", "storage_failing_since", "hang_time", "observed_at"
+    )
 
 
 def _of_spares(spares: Spares, now: datetime) -> Spares:

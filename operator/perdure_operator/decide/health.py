@@ -93,8 +93,8 @@ def keep_progress(draft: Draft) -> Draft:
         return draft.wake(progress.observed_at + SILENT)
     if draft.status.step is not None and draft.status.step >= progress.step:
         return draft.update(progress=None)
-    gone = {"samples_per_second": None, "remaining_seconds": None, "death_costs": ""}
-    left = progress.model_copy(update=gone)
+    old = {"samples_per_second": None, "remaining_seconds": None, "death_costs": "", "hang_time": None, "suspects": ()}
+    left = progress.model_copy(update=old)
     return draft.update(progress=left).wake(progress.observed_at + SILENT)
 
 

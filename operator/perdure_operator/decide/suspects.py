@@ -38,7 +38,7 @@ def suspects(plan: RunPlan, said: Mapping[str, Said], now: datetime) -> tuple[Su
     others = [(member, one) for member, one in words if not _waits(one)]
     if since is None or not _of_one_place([member for member, _ in others]):
         return ()
-    if now - since < PATIENCE and any(one is None or one.hangs_at is None for _, one in others):
+    if now - since < PATIENCE and any(one is None or one.hangs_at is None or one.place is None for _, one in others):
         return ()
     return tuple(
         Suspect(name=member.name, node=member.node, rank=member.rank, does=_does(one)) for member, one in others

@@ -25,6 +25,7 @@ from typing import Any, Final
 import aiohttp
 import kopf
 from kopf._cogs.clients import api, auth, errors, watching
+from kopf._cogs.structs.credentials import Vault
 
 from perdure.errors import UserError
 from perdure_operator.cluster import decode
@@ -55,7 +56,8 @@ logger = logging.getLogger(__name__)
 
 def install(take_in: Taker, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
     """Replace kopf's two JSON readers and its watch; raises UserError for a kopf without them."""
-    if not (hasattr(api, "json") and hasattr(api, "get") and _LIST_AND_WATCH):
+    known = hasattr(api, "json"), hasattr(api, "get"), _LIST_AND_WATCH, hasattr(auth, "vault_var")
+    if not all((*known, hasattr(getattr(watching, "Bookmark", None), "LISTED"), hasattr(Vault(), "_invalid"))):
         raise UserError(f"kopf {kopf.__version__} is not the one this operator was written for: install kopf 1.45.2")
     api.json = SimpleNamespace(loads=partial(event, take_in=take_in))
     api.get = _get

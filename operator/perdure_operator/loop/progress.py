@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Final
 
 from perdure_operator.cluster.protocol import ApiError, Conflict, Unavailable
@@ -98,7 +99,7 @@ class ProgressWriter:
             return
         if job.status is None or job.spec is None:
             return
-        of_run = self.heard.of_run(job.uid, received.report.run)
+        of_run = partial(self.heard.of_run, job.uid, received.report.run)
         due = shown(job.status, job.spec.checkpoint, received, of_run)
         if due is None or not self.pace.allows():
             return

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NoReturn
 
 from perdure.checkpoint import stage as staging
 from perdure.checkpoint.retention import discard
@@ -21,6 +21,7 @@ from perdure.errors import StorageError, UserError
 from perdure.group.collectives import on_all, on_rank0
 from perdure.group.peers import Peers
 from perdure.layout.memory_order import order_text
+from perdure.layout.plan import RULES
 from perdure.log.entry import checksum
 from perdure.log.position import Position
 from perdure.log.writer import Writer
@@ -116,10 +117,10 @@ def _begin(writer: Writer, position: Position, run: int, *, final: bool, pin: st
 
 
 def _fingerprint(state: RankState) -> str:
-    return checksum(repr(staging.layout(state.shared)).encode())
+    return checksum(repr([RULES, *staging.layout(state.shared)]).encode())
 
 
-def _raise_layout_error(peers: Peers, state: RankState) -> None:
+def _raise_layout_error(peers: Peers, state: RankState) -> NoReturn:
     layouts: list[Mapping[str, Any]] = [
         {
             name: f"{dtype} {shape}{order_text(order)}{placed and f' as {placed}'}"
@@ -135,6 +136,9 @@ def _raise_layout_error(peers: Peers, state: RankState) -> None:
                     f"ranks 0 and {rank} hold different parameters or optimizer state: {name} is {mine} on rank 0 and "
                     f"{other} on rank {rank}: build the same model and optimizer on every rank, in one memory format"
                 )
+    raise UserError(
+        "the ranks run versions of perdure that share out a commit by different rules: start all members with one image"
+    )
 
 
 def _required(writer: Writer | None) -> Writer:

@@ -175,10 +175,10 @@ class MirrorSender:
                 with path.open("rb") as file:
                     connection.sendall(_HEADER.pack(number, os.fstat(file.fileno()).st_size))
                     connection.sendfile(file)
-            except TimeoutError as error:
-                raise LinkBroken(f"the connection broke: {error}") from error
-            except OSError as error:  # also of one that has refused it in its answer, and has closed the connection
+            except ConnectionError as error:  # also of one that has refused it, and closes the connection
                 broke = error
+            except OSError as error:
+                raise LinkBroken(f"the connection broke: {error}") from error
             try:
                 (answer,) = _ANSWER.unpack(_read(connection, _ANSWER.size))
             except OSError as error:

@@ -83,9 +83,9 @@ class MeshChange:
         self._after = after
         self._parties = parties
         self._holding = frozenset(holding)
-        self._known: dict[tuple[tuple[int, ...], tuple[Placement, ...]], tuple[Redistribution, Kept]] = {}
+        self._known: dict[tuple[tuple[int, ...], tuple[Placement, ...]], tuple[Redistribution, KeptBoxes]] = {}
 
-    def of(self, shape: Sequence[int], placements: Sequence[Placement]) -> tuple[Redistribution, Kept]:
+    def of(self, shape: Sequence[int], placements: Sequence[Placement]) -> tuple[Redistribution, KeptBoxes]:
         """What has to be sent of a tensor so that each party holds what its new rank does, and what a party only copies
         because it holds the same already. Any old rank that holds a box may send it."""
         key = tuple(shape), tuple(placements)
@@ -93,7 +93,7 @@ class MeshChange:
             self._known[key] = self._found(*(mesh.layout(*key) for mesh in (self._before, self._after)))
         return self._known[key]
 
-    def _found(self, before: Layout, after: Layout) -> tuple[Redistribution, Kept]:
+    def _found(self, before: Layout, after: Layout) -> tuple[Redistribution, KeptBoxes]:
         held = before.holders()
         wanted: dict[Box, list[int]] = {}
         kept: dict[int, list[Box]] = {}
@@ -108,7 +108,7 @@ class MeshChange:
         return Redistribution(held, wanted), kept
 
 
-Kept = Mapping[int, Sequence[Box]]
+KeptBoxes = Mapping[int, Sequence[Box]]
 """The boxes that a party holds before and after, by the party."""
 
 

@@ -15,9 +15,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from heapq import heapify, heapreplace
-from typing import NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 from perdure.layout.box import Box
+
+RULES: Final = 2
+"""Version of these rules: parties that follow others would each leave something to the other one."""
 
 Holders = Mapping[Box, Sequence[int]]
 """Boxes of one tensor, and the holder of each. Boxes of one holder do not overlap."""

@@ -49,7 +49,7 @@ def obstacle(run: Run) -> str:
         return "this run has no number"
     if run.settings.master_is_elsewhere:
         return "torchrun has started the ranks, and keeps their store"
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_available():
         return "ranks on GPUs cannot connect yet while another run trains"
     if run.joining and dist.is_initialized() and not has_placeholder():
         return "a process group that the script has made itself: the Session makes it with the first batch"

@@ -73,7 +73,7 @@ class Resharding:
         long. Raises nothing: the stop works out whatever is missing."""
         if self._party.part is PartyRole.NEWCOMER:
             self._look_at_shards()
-        with suppress(UserError):
+        with suppress(Exception):
             if mesh := self._run.registry.mesh:
                 change = self.change(mesh.of(self._attempt.world))
                 for shape, placements in filter(all, self._placed):
@@ -82,7 +82,7 @@ class Resharding:
 
     def _look_at_shards(self) -> None:
         registry = self._run.registry
-        with boxes.meshes_stay(), suppress(UserError):
+        with boxes.meshes_stay(), suppress(Exception):  # another torch may lay them out in a way that is not known
             if mesh := registry.mesh:
                 for tensor in registry.sharded_tensors().values():
                     self._placed.add((tuple(tensor.shape), placements_over(tensor, mesh) or ()))

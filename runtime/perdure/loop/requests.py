@@ -22,8 +22,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-from torch.utils.data._utils.worker import _worker_loop
-
 from perdure.loop.asking import WORD, ExitFile
 from perdure.wire.channel import SIGTERM, Request, read_request
 
@@ -253,7 +251,8 @@ class Requests:
 def _leave_group_to_parent(_requests: Requests) -> None:
     """A forked worker of a DataLoader gets a process group of its own: SIGTERM to its parent's would end it, and torch
     would raise that in the save. It ends with its parent, for which it looks by itself."""
-    if getattr(current_process(), "_target", None) is _worker_loop:
+    target = getattr(current_process(), "_target", None)
+    if getattr(target, "__module__", None) == "torch.utils.data._utils.worker":
         os.setpgid(0, 0)
 
 

@@ -252,7 +252,15 @@ class Boundary:
         self._run.reports.call_due()
         if not self.leaving or not self._have_own_weights(doing):
             return
-        if self._progress.may_leave or (self._progress.may_save and self._pressing()):
+        if self._progress.may_leave:
+            self.leave()
+        if self._progress.may_save and self._pressing():
+            self.warn(
+                f"the time to leave is nearly over: leaves in the middle of an evaluation that follows step "
+                f"{self._progress.step}. The resumed run does not repeat what the script does after it in that step, "
+                f"such as a scheduler's step or train(), and has the weights of this moment: check them if the script "
+                f"evaluates with others, and give it a longer grace period"
+            )
             self.leave()
         if self._progress.may_save:
             self._save_in_case()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -40,9 +40,12 @@ class Shown:
 
 
 def shown(
-    status: TrainingJobStatus, policy: CheckpointPolicy, received: Received, of_run: Sequence[Received] = ()
+    status: TrainingJobStatus,
+    policy: CheckpointPolicy,
+    received: Received,
+    of_run: Callable[[], Sequence[Received]] = tuple,
 ) -> Shown | None:
-    """The status with what the job's rank 0 reports; None if nothing is due. `of_run` are the newest reports of all
+    """The status with what the job's rank 0 reports; None if nothing is due. `of_run` finds the newest reports of all
     members about its run."""
     report, old = received.report, status.progress
     if report.run is None or report.step is None or report.run not in trained_runs(status):
@@ -58,7 +61,7 @@ def shown(
         progress = progress.model_copy(update=kept)
     new = status.model_copy(update={"progress": progress, "last_save": last_save})
     if (found := health(new, policy)) and found.advances is False:
-        progress = progress.model_copy(update={"suspects": _suspects(status, received, of_run)})
+        progress = progress.model_copy(update={"suspects": _suspects(status, received, of_run())})
         new = new.model_copy(update={"progress": progress})
     heard_anew = old is None or old.run != report.run or is_silent(old, received.at)
     changes_words = heard_anew or health(status, policy) != health(new, policy)

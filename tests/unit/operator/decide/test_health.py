@@ -275,6 +275,8 @@ def rated(here: Job, run: int = 1) -> Job:
         remaining_seconds=60,
         percent=4,
         death_costs="no finished step",
+        hang_time=here.snapshot.now,
+        suspects=(Suspect(name="digits-1", node="n2", rank=1, does=SuspectDoes.STANDS),),
         observed_at=here.snapshot.now,
     )
     return here.status(progress=progress)
@@ -286,6 +288,7 @@ def test_rates_that_nobody_reports_any_more_are_dropped_and_the_step_stays() -> 
     left = here.after(MINUTES).settle().now.progress
     assert left is not None
     assert (left.step, left.samples_per_second, left.remaining_seconds, left.death_costs) == (20, None, None, "")
+    assert (left.hang_time, left.suspects) == (None, ())
     assert left.observed_at == here.snapshot.now
 
 

@@ -56,7 +56,7 @@ def test_named_are_those_that_do_not_wait_if_others_do_and_they_are_one_or_share
             assert one == Suspect(name=f"digits-{one.rank}", node=nodes[one.rank], rank=one.rank, does=DOES[word])
 
 
-@pytest.mark.parametrize("silent", [NO_HANG, UNHEARD])
+@pytest.mark.parametrize("silent", [NO_HANG, UNHEARD, ELSEWHERE])
 def test_a_member_without_a_word_gets_time_to_say_that_it_waits_too(silent: Said | None) -> None:
     waits = Said(JUST_NOW, Standing.WAITS_FOR_RANKS)
     assert named(waits, silent) == []

@@ -20,7 +20,7 @@ from perdure_operator.loop import guard, watch
 from perdure_operator.loop.queue import Queue
 from tests.unit.operator.cluster.test_decode import DEEPEST, PLACES, nested, stored, text_of
 
-SECONDS = 3.0
+SECONDS = 30.0
 WATCHED = (JOBS, PODS, NODES, BUDGETS)
 DISCOVERED = (
     *WATCHED,

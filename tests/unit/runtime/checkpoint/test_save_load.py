@@ -211,6 +211,18 @@ def test_ranks_with_different_tensors_are_refused_before_anything_is_written(sto
     assert store.list("data/") == []
 
 
+def test_ranks_that_share_out_a_commit_by_other_rules_are_refused_before_anything_is_written(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a rank of another version would: what each leaves to the other, nobody would write."""
+    versions = iter(("2", "1"))
+    monkeypatch.setattr("perdure.checkpoint.save._fingerprint", lambda _: next(versions))
+    found = save_by(store, 2, opened(store), 1)
+    assert {type(each) for each in found} == {UserError}
+    assert "by different rules: start all members with one image" in str(found[0])
+    assert store.list("data/") == []
+
+
 def test_ranks_with_different_memory_layouts_are_refused_before_anything_is_written(store: Store) -> None:
     grids = torch.ones(2, 3), torch.ones(3, 2).t()
     found = save_by(store, 2, opened(store), 1, shared=lambda rank: {"w": grids[rank]})

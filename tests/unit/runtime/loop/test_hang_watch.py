@@ -52,7 +52,7 @@ def waits_for_go():
     os.wait()
 
 def takes_its_time():
-    for number in range(150):
+    for number in range(100):
         if number == 75:  # by now the watch has seen that the step before is done
             print("begins", flush=True)
         time.sleep(0.01)

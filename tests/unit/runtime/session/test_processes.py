@@ -437,7 +437,7 @@ if __name__ == "__main__":
     [
         ("fork", False, "the session's"),
         ("fork", True, "the session's"),
-        ("spawn", False, "the session's"),
+        pytest.param("spawn", False, "the session's", marks=pytest.mark.chaos),
         ("fork", False, "own"),
     ],
 )

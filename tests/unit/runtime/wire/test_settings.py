@@ -27,16 +27,6 @@ def test_a_script_may_refuse_to_change_ranks_while_it_trains() -> None:
     assert obstacle(Run(read_settings({Env.RUN: "1"}))) == ""
 
 
-def test_a_process_that_has_begun_to_use_a_gpu_keeps_its_ranks_and_one_beside_a_gpu_may_change_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    run = Run(read_settings({Env.RUN: "1"}))
-    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    assert obstacle(run) == ""
-    monkeypatch.setattr("torch.cuda.is_initialized", lambda: True)
-    assert obstacle(run) == "ranks on GPUs cannot connect yet while another run trains"
-
-
 def test_a_laptop_says_nothing_and_gets_a_run_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     settings = read_settings({})

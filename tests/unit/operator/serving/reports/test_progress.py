@@ -138,14 +138,14 @@ def test_a_rank_0_that_hangs_is_shown_at_once_with_the_member_that_does_not_wait
     known = status(TrainingProgress(run=1, step=10, observed_at=NOW, began_time=NOW, step_time=NOW))
     waiting = says(0, 12, hangs_since=NOW.timestamp(), hangs_in=Standing.WAITS_FOR_RANKS)
     standing = says(1, 9, hangs_since=NOW.timestamp(), hangs_in=Standing.STANDS)
-    found = progress.shown(known, POLICY, waiting, [waiting, standing])
+    found = progress.shown(known, POLICY, waiting, lambda: [waiting, standing])
     assert found is not None
     assert found.changes_words
     assert found.status.progress is not None
     assert found.status.progress.hang_time == NOW
     (suspect,) = found.status.progress.suspects
     assert (suspect.name, suspect.rank, suspect.does) == (standing.sender.name, 1, SuspectDoes.STANDS)
-    later = progress.shown(found.status, POLICY, says(0, 30), [says(0, 30), standing])
+    later = progress.shown(found.status, POLICY, says(0, 30), lambda: [says(0, 30), standing])
     assert later is not None
     assert later.changes_words
     assert later.status.progress is not None
@@ -157,7 +157,7 @@ def test_a_member_that_says_nothing_is_named_once_the_others_have_waited_for_lon
 
     def named(after: float) -> list[SuspectDoes]:
         waiting = replace(says(0, after, hangs_since=1.0, hangs_in=Standing.WAITS_FOR_RANKS), hangs_at=NOW)
-        found = progress.shown(known, POLICY, waiting, [waiting])
+        found = progress.shown(known, POLICY, waiting, lambda: [waiting])
         assert found is not None
         assert found.status.progress is not None
         return [one.does for one in found.status.progress.suspects]
@@ -173,7 +173,7 @@ def test_a_rank_0_that_says_nothing_itself_is_named_once_it_makes_no_step_for_lo
     def named(after: float) -> list[tuple[int, SuspectDoes]]:
         silent = says(0, after, step_seconds=1.0)
         waiting = replace(says(1, after, hangs_since=1.0, hangs_in=Standing.WAITS_FOR_RANKS), hangs_at=NOW)
-        found = progress.shown(known, POLICY, silent, [silent, waiting])
+        found = progress.shown(known, POLICY, silent, lambda: [silent, waiting])
         assert found is not None
         assert found.status.progress is not None
         return [(one.rank, one.does) for one in found.status.progress.suspects]
