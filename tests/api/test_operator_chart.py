@@ -237,6 +237,13 @@ def test_prometheus_operators_objects_are_there_where_they_are_wanted(tools: dic
     assert without == str(yaml.safe_load(shipped))
 
 
+def test_alerts_without_the_charts_service_monitor_take_the_operators_series_whatever_their_labels(
+    tools: dict[str, Path],
+) -> None:
+    (rule,) = of_kind(rendered(tools, *METRICS, "metrics.alerts.enabled=true"), "PrometheusRule")
+    assert rule["spec"] == yaml.safe_load((CHART / "alerts.yaml").read_text())
+
+
 def test_a_certificate_of_a_secret_is_mounted_and_checked(tools: dict[str, Path]) -> None:
     documents = rendered(tools, *MONITORED, "metrics.certificateSecret=tls")
     (deployment,), (monitor,) = of_kind(documents, "Deployment"), of_kind(documents, "ServiceMonitor")

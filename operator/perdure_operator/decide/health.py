@@ -82,7 +82,8 @@ def keep_progress(draft: Draft) -> Draft:
     """Remove reported progress when no run is active, because outcomes say more. Until then, schedule a round for when
     it expires.
 
-    Rates of an old report are dropped, and what it says of a death; so is its step if a later one is known.
+    Rates of an old report are dropped, and what it says of a death or a hang; so is its step if a later one is
+    known.
     """
     progress = draft.status.progress
     if draft.current is None:
@@ -93,8 +94,8 @@ def keep_progress(draft: Draft) -> Draft:
         return draft.wake(progress.observed_at + SILENT)
     if draft.status.step is not None and draft.status.step >= progress.step:
         return draft.update(progress=None)
-    old = {"samples_per_second": None, "remaining_seconds": None, "death_costs": "", "hang_time": None, "suspects": ()}
-    left = progress.model_copy(update=old)
+    rates = {"samples_per_second": None, "remaining_seconds": None}
+    left = progress.model_copy(update={**rates, "death_costs": "", "hang_time": None, "suspects": ()})
     return draft.update(progress=left).wake(progress.observed_at + SILENT)
 
 

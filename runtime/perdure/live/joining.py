@@ -65,11 +65,8 @@ def meet(run: Run, timeout: float) -> None:
     run.timings.begin(settings.started)
     run.open_store()
     if run.joining:
-        run.peers, run.agreement, run.heartbeat = (
-            Alone(settings.rank, settings.world),
-            Agreement(None),
-            make_heartbeat(run),
-        )
+        run.peers, run.agreement = Alone(settings.rank, settings.world), Agreement(None)
+        run.heartbeat = make_heartbeat(run)
         return
     with run.timings.part("rendezvous"):
         deadline = Deadline(settings.rendezvous, lambda: give_up(run), Env.RENDEZVOUS_SECONDS)

@@ -10,8 +10,7 @@ from contextlib import suppress
 
 from torch import Tensor
 
-from perdure.checkpoint import boxes
-from perdure.checkpoint.boxes import is_sharded, placements_over
+from perdure.checkpoint.boxes import is_sharded, meshes_stay, placements_over
 from perdure.checkpoint.manifest import SHARED
 from perdure.checkpoint.state import RankState
 from perdure.errors import UserError, in_words
@@ -82,7 +81,7 @@ class Resharding:
 
     def _look_at_shards(self) -> None:
         registry = self._run.registry
-        with boxes.meshes_stay(), suppress(Exception):  # another torch may lay them out in a way that is not known
+        with meshes_stay(), suppress(Exception):  # another torch may lay them out in a way that is not known
             if mesh := registry.mesh:
                 for tensor in registry.sharded_tensors().values():
                     self._placed.add((tuple(tensor.shape), placements_over(tensor, mesh) or ()))

@@ -407,8 +407,8 @@ def test_a_request_with_a_deadline_in_an_epochs_last_step_is_saved_in_case_and_t
 
 
 @pytest.mark.parametrize(("grace", "polls"), [("60", 3), ("8", 0)])
-def test_between_two_steps_a_poll_leaves_only_where_the_time_is_nearly_over(
-    join: Join, tmp_path: Path, grace: str, polls: int
+def test_between_two_steps_a_poll_leaves_only_where_the_time_is_nearly_over_and_says_so(
+    join: Join, capfd: pytest.CaptureFixture[str], tmp_path: Path, grace: str, polls: int
 ) -> None:
     polled = []
 
@@ -424,6 +424,7 @@ def test_between_two_steps_a_poll_leaves_only_where_the_time_is_nearly_over(
     left(Act(join(GRACE_SECONDS=grace), request="step 1"), script)
     assert len(polled) == polls
     assert consumed(tmp_path) == [*[(0, 16, "in case")][: bool(polls)], (0, 16, "SIGTERM")]
+    assert ("leaves in the middle of an evaluation that follows step 2" in capfd.readouterr().err) is (not polls)
 
 
 def test_left_over_micro_batches_are_reported_once_and_count_as_used(
