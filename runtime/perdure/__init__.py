@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from perdure.adapters.job import Job
     from perdure.checkpoint.history import Commit
+    from perdure.loop.adapting.adapt import Adapt
     from perdure.loop.position.stopping import max_seconds, max_steps
     from perdure.session.current import current_epoch, finished_epochs, remaining_epochs_until
     from perdure.session.functions import (
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from perdure.session.session import Session
 
 __all__ = [
+    "Adapt",
     "Checkpoint",
     "Commit",
     "Corrupt",
@@ -81,6 +83,7 @@ __all__ = [
 ]
 
 _LATER = {
+    "Adapt": "perdure.loop.adapting.adapt",
     "Checkpoint": "perdure.session.loading",
     "Commit": "perdure.checkpoint.history",
     "Job": "perdure.adapters.job",

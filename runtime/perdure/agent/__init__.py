@@ -18,6 +18,7 @@ rescuer             the process that commits such a snapshot before the pod goes
 reporting           what the agent reports to the operator, from its state; pure
 reporter            gives these reports to a process that sends them
 sender              that process: HTTPS to the operator
+kubeflow            takes what a script reports in the words of Kubeflow's Trainer, on loopback
 listeners           remembers the sockets of the trainer's process groups
 residual_resources  what an exiting trainer still holds
 stderr_tail         the end of a process's stderr, without known noise; pure

@@ -84,7 +84,7 @@ def _judge(trainer: TrainerProcesses, process: Process, end: ProcessEnded) -> tu
             error = _also_out_of_memory(error, end) if error else _failure(end)
         return process.ending.outcome, error
     if trainer.killed:
-        return trainer.killed.outcome, None
+        return trainer.killed.outcome, trainer.killed.error
     if process.goal and end.status == 0:
         return ExitKind.COMPLETED, None
     failure = _failure(end)

@@ -63,6 +63,7 @@ from perdure.wire import (
     Train,
     Unsaved,
 )
+from perdure.wire.account import merged
 from perdure.wire.channel import (
     Attached,
     CommitDone,
@@ -79,6 +80,7 @@ from perdure.wire.channel import (
     TookOver,
     TrainerReport,
     Voting,
+    Watched,
 )
 
 Noted = tuple[AgentState, list[Action]]
@@ -220,18 +222,31 @@ def _reported(state: AgentState, rank: int, report: TrainerReport, now: float) -
     for process in trainer.processes:
         if process.rank == rank and process.outcome is None:
             trainer = _with(trainer, _after(process, trainer.run, report, now))
+            if rank == trainer.processes[0].rank and isinstance(report, Figures | Exiting):
+                state = _of_accounts(state, report, now)
             state, actions = handover.noted(replace(state, trainer=trainer), trainer, report)
             state, more = _of_images(state, process, report)
             return _begun(state, trainer.run, report), [*actions, *more]
     return state, []
 
 
-def _after_news(process: Process, report: Figures | Hangs, now: float) -> Process:
-    """What is passed on to the operator, and changes nothing here."""
+def _of_accounts(state: AgentState, report: Figures | Exiting, now: float) -> AgentState:
+    if not report.accounts:
+        return state
+    accounts_at = None if isinstance(report, Exiting) else now
+    return replace(state, accounts=merged(state.accounts, report.accounts), accounts_at=accounts_at)
+
+
+def _after_news(process: Process, report: Figures | Hangs | Watched, now: float) -> Process:
+    """What is passed on to the operator; a hang may end the trainer."""
+    if isinstance(report, Watched):
+        return replace(process, watched_at=now, allowed=report.allowed)
     if isinstance(report, Figures):
         return replace(process, figures=report)
     if report.seconds is None:
         return replace(process, hangs=None, hangs_since=None)
+    if process.hangs and process.hangs.ends and not report.ends:
+        return process  # the log's limit is over, too
     return replace(process, hangs=report, hangs_since=now - report.seconds)
 
 
@@ -248,7 +263,7 @@ def _after(process: Process, run: int, report: TrainerReport, now: float) -> Pro
             return replace(process, attached=True, opened_at=opened_at, step=step, epoch=epoch)
         case CommitDone() | SaveFailed() | Resulted():
             return _after_save(process, report, now)
-        case Figures() | Hangs():
+        case Figures() | Hangs() | Watched():
             return _after_news(process, report, now)
         case Exiting():
             known = replace(process, attached=True, ending=report, exiting_at=now)
@@ -674,7 +689,7 @@ def _finish(state: AgentState, outcome: Outcome) -> Noted:
     why = next((process.live_why for process in processes if process.live_why), "")
     live = False if why else (state.trainer is not None and state.trainer.live) or None
     outcome = replace(outcome, live=live, live_why=why, handovers=state.handovers[-HANDOVERS_KEPT:])
-    outcome = replace(outcome, begun=state.begun, skipped_commit=state.skipped_commit)
+    outcome = replace(outcome, begun=state.begun, skipped_commit=state.skipped_commit, accounts=state.accounts)
     outcome = replace(outcome, attempt=handover.attempt_of(state, outcome.attempt))
     if state.shutdown and state.shutdown.error and outcome.error is None:
         outcome = replace(outcome, error=state.shutdown.error)

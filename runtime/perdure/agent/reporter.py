@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from perdure.agent.pod_log import Outlet
@@ -45,19 +46,22 @@ class ReportFeed:
         self.pid: int | None = None
         """The sending process while it lives. It does not belong to the trainer."""
 
-    def look(self, state: AgentState, selector: selectors.BaseSelector) -> None:
-        """Logs what the process says, and gives it the report of this state if that has changed.
+    def look(
+        self, state: AgentState, selector: selectors.BaseSelector, posted: Mapping[str, float] = MappingProxyType({})
+    ) -> None:
+        """Logs what the process says, and gives it the report of this state if that has changed. `posted`: see
+        report_of.
 
         Raises nothing: an error of reporting ends the reports, and never the agent.
         """
         try:
-            self._look(state, selector)
+            self._look(state, selector, posted)
         except Exception as error:  # noqa: BLE001 - also a bug of ours
             with contextlib.suppress(OSError):
                 self._close()
             self._log.say(f"nothing more is reported to the operator: {type(error).__name__}: {error}")
 
-    def _look(self, state: AgentState, selector: selectors.BaseSelector) -> None:
+    def _look(self, state: AgentState, selector: selectors.BaseSelector, posted: Mapping[str, float]) -> None:
         if self._lines is not None:
             self._log.write(self._lines.read())
             if self._lines.closed:
@@ -68,7 +72,7 @@ class ReportFeed:
         self._next = now + LOOK_SECONDS
         if self._lines is None and not self._begin(selector):
             return
-        report = report_of(state, self._start, time.time() - now)
+        report = report_of(state, self._start, now, time.time() - now, posted)
         if report != self._given and self._has_written(f"{write_report(report)}\n".encode()):
             self._given = report
 

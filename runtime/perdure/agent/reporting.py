@@ -6,13 +6,20 @@ those in a report are Unix time.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
+from typing import Final
 
 from perdure.agent.stage import AgentStage, stage_of
 from perdure.agent.state import AgentState, TrainerProcesses
 from perdure.wire import Train
+from perdure.wire.account import RunAccount
 from perdure.wire.channel import Figures
-from perdure.wire.report import Report, Standing, TrainerPhase
+from perdure.wire.report import HandoverAct, Report, Standing, TrainerPhase, read_values
+
+UNWATCHED_SECONDS: Final = 30.0
+"""A process that has not said for so long that it looks at itself does not: it says so every few seconds."""
 
 _PHASES = {
     AgentStage.STARTED: TrainerPhase.IMPORTING,
@@ -21,23 +28,42 @@ _PHASES = {
 }
 """The phases that follow from the stage alone. `_phase` looks further at NONE, OPENED, STEPPED and OFFERED."""
 
-_WITH_DEATH_COST = frozenset({TrainerPhase.TRAINING, TrainerPhase.SAVING, TrainerPhase.EVALUATING})
-"""While members change, what a death costs is another question, and what was said before does not answer it."""
+_TRAINS = frozenset({TrainerPhase.TRAINING, TrainerPhase.SAVING, TrainerPhase.EVALUATING})
+"""While members change, what a death costs and who is slow are other questions, and what was said before does not
+answer them."""
 
 
-def report_of(state: AgentState, start: str, offset: float) -> Report:
+def report_of(
+    state: AgentState, start: str, now: float, offset: float, posted: Mapping[str, float] = MappingProxyType({})
+) -> Report:
     """The report of this state, by the agent that began as `start`. The process that sends it counts its sequence.
 
-    `offset` is what has to be added to a time in the state to get Unix time.
+    `now` is a time like those in the state; `offset` is what has to be added to one to get Unix time.
+    `posted` are values that the script has reported past its session.
     """
-    report, trainer = Report(start, 1, _phase(state)), state.trainer
+    act, trainer = _act(state), state.trainer
+    phase = TrainerPhase.HANDING_OVER if act is HandoverAct.MOVING else _phase(state)
+    report = Report(start, 1, phase, handover_act=act, accounts=_accounts(state, now))
     if trainer is None:
         train = state.current if isinstance(state.current, Train) else None
         return replace(report, run=train.run, rank=train.rank) if train else report
     report = _of_training(state, trainer, replace(report, run=trainer.run, rank=trainer.processes[0].rank_now), offset)
     figures = _figures(trainer)
-    awaited = figures.awaited if report.phase is TrainerPhase.CONNECTING else ()
-    return _of_hang(_of_figures(replace(report, awaited=awaited), figures), trainer, offset)
+    if report.phase in _TRAINS:
+        own, data = (_largest(trainer, share) for share in (lambda one: one.own_share, lambda one: one.data_share))
+        report = replace(report, own_share=own, data_share=data)
+    report = replace(report, watched=_watched(trainer, now), values=_values(trainer, posted))
+    if report.rank == 0 and (first := trainer.processes[0].figures):
+        report = replace(report, batch=first.batch, scaling=first.scaling)
+    return _of_hang(_of_figures(report, figures), trainer, offset)
+
+
+def _act(state: AgentState) -> HandoverAct | None:
+    stage = stage_of(state)
+    if stage is AgentStage.OFFERED and state.trainer:
+        stands = any(one.figures.stands for one in state.trainer.processes if one.figures)
+        return HandoverAct.MOVING if stands else HandoverAct.CONNECTING
+    return HandoverAct.VOTING if stage is AgentStage.VOTING else None
 
 
 def _phase(state: AgentState) -> TrainerPhase:
@@ -75,7 +101,7 @@ def _of_training(state: AgentState, trainer: TrainerProcesses, report: Report, o
 
 
 def _of_figures(report: Report, figures: Figures) -> Report:
-    trains = report.phase in _WITH_DEATH_COST
+    trains = report.phase in _TRAINS
     return replace(
         report,
         samples_per_second=figures.samples_per_second,
@@ -89,6 +115,11 @@ def _of_figures(report: Report, figures: Figures) -> Report:
     )
 
 
+def _watched(trainer: TrainerProcesses, now: float) -> bool:
+    looked = [process.watched_at for process in trainer.processes]
+    return all(at is not None and now - at < UNWATCHED_SECONDS for at in looked)
+
+
 def _of_hang(report: Report, trainer: TrainerProcesses, offset: float) -> Report:
     """Its processes wait for ranks only if each of them does: a rank that another one waits for may be in this pod."""
     since = [one.hangs_since for one in trainer.processes if one.hangs_since is not None]
@@ -96,12 +127,43 @@ def _of_hang(report: Report, trainer: TrainerProcesses, offset: float) -> Report
         return report
     places = [one.hangs.place if one.hangs else None for one in trainer.processes]
     place = next((one for one in places if one is not Standing.WAITS_FOR_RANKS), Standing.WAITS_FOR_RANKS)
-    return replace(report, hangs_since=_unix(min(since), offset), hangs_in=place)
+    works = any(one.hangs.may_be_work for one in trainer.processes if one.hangs)
+    return replace(report, hangs_since=_unix(min(since), offset), hangs_in=place, hang_may_be_work=works)
+
+
+def _accounts(state: AgentState, now: float) -> tuple[RunAccount, ...]:
+    """The accounts of its process, the newest one continued up to now while the process lives."""
+    trainer, accounts = state.trainer, state.accounts
+    if trainer is None or not accounts or state.accounts_at is None:
+        return accounts
+    *before, last = accounts
+    first = trainer.processes[0]
+    if last.run != trainer.run or first.outcome is not None:
+        return accounts
+    hangs = first.hangs is not None and not first.hangs.may_be_work and first.hangs_since is not None
+    began = max(state.accounts_at, first.hangs_since or 0.0) if hangs else now
+    unfinished = last.unfinished + began - state.accounts_at
+    return (*before, replace(last, hang=last.hang + now - began, unfinished=unfinished))
 
 
 def _figures(trainer: TrainerProcesses) -> Figures:
     """The figures of the pod's first process that reported any."""
     return next((process.figures for process in trainer.processes if process.figures), Figures())
+
+
+def _values(trainer: TrainerProcesses, posted: Mapping[str, float]) -> Mapping[str, float]:
+    """Those of rank 0, whose script speaks for the job; first what it told its session."""
+    first = trainer.processes[0]
+    told = first.figures.values if first.figures else {}
+    beside = {name: value for name, value in posted.items() if name not in told}
+    return read_values({**told, **beside}) if first.rank_now == 0 else {}
+
+
+def _largest(trainer: TrainerProcesses, share: Callable[[Figures], float | None]) -> float | None:
+    """The share of its process for which this is the longest part of its time; None if one does not tell."""
+    shares = [share(one.figures) if one.figures else None for one in trainer.processes]
+    known = [share for share in shares if share is not None]
+    return max(known) if len(known) == len(shares) else None
 
 
 def _beginning(state: AgentState, trainer: TrainerProcesses) -> int | None:

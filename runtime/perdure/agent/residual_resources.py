@@ -21,6 +21,8 @@ from perdure.host.cgroup import CGROUPS
 from perdure.host.memory import MEMINFO, free_memory
 
 PROC: Final = Path("/proc")
+_ENDED: Final = ("Z", "X")
+"""States in /proc/PID/stat."""
 _DATAGRAMS: Final = "0002"
 """The type of a socket in /proc/net/unix."""
 _LOCK: Final = re.compile(r"(?:POSIX|FLOCK|OFDLCK|LEASE) +\S+ +\S+ +(\d+) ")
@@ -35,7 +37,17 @@ def held_by(pid: int, port: int = 0, root: Path = PROC, groups: Set[int] = froze
     try:
         return next(_held(pid, port, root, groups), "")
     except (OSError, ValueError, IndexError) as error:
-        return f"what it has cannot be read: {error}"
+        return "" if _has_ended(root / str(pid)) else f"what it has cannot be read: {error}"
+
+
+def _has_ended(process: Path) -> bool:
+    """Whether it ended while it was read, and so has nothing any more, reaped or not."""
+    try:
+        return (process / "stat").read_text().rpartition(")")[2].split()[0] in _ENDED
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    except (OSError, IndexError):
+        return False
 
 
 def _held(pid: int, port: int, root: Path, groups: Set[int]) -> Iterator[str]:

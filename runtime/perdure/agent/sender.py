@@ -122,7 +122,8 @@ def matters(old: Report | None, new: Report) -> bool:
 
 def _what_matters(report: Report) -> tuple[object, ...]:
     fails, hangs = report.store_failing_since is not None, report.hangs_since is not None
-    return report.phase, report.run, report.rank, fails, hangs, report.hangs_in
+    of_hang = hangs, report.hangs_in, report.hang_may_be_work, report.watched
+    return report.phase, report.run, report.rank, fails, *of_hang
 
 
 class Sender:

@@ -21,6 +21,7 @@ from typing import Final, assert_never
 from perdure.agent import linux
 from perdure.agent.environ import ProcessIdentity, process_environment
 from perdure.agent.images import ImageFiles
+from perdure.agent.kubeflow import KubeflowServer
 from perdure.agent.launch import Exec, Launcher
 from perdure.agent.machine import react
 from perdure.agent.paths import Paths, warm_marker
@@ -138,6 +139,7 @@ class Agent:
         self._log = Outlet(STDERR)
         self._rescuer = Rescuer(self._log)
         self._reporter = ReportFeed(paths.channel, paths.report_token, environ, self._log)
+        self._kubeflow = KubeflowServer(self._selector)
         self._events: deque[Event] = deque()
         self._exit: int | None = None
 
@@ -148,6 +150,7 @@ class Agent:
         warm_marker(self._paths.scratch).unlink(missing_ok=True)
         signals = Signals()
         self._selector.register(signals.receiver, selectors.EVENT_READ)
+        self._kubeflow.begin(self._paths.scratch)
         self._warm_up()
         while self._exit is None:
             self._events.extend(self._learn(signals))
@@ -161,8 +164,10 @@ class Agent:
         return self._exit
 
     def _report(self) -> None:
-        """Report the progress of the training to the operator, if it takes reports."""
-        self._reporter.look(self._state, self._selector)
+        """Answer what the script itself reports, and report the progress of the training to the operator, if it takes
+        reports."""
+        self._kubeflow.look()
+        self._reporter.look(self._state, self._selector, self._kubeflow.values)
         self._children.spared = self._reporter.pid
 
     def _await_aside(self) -> None:
@@ -283,6 +288,7 @@ class Agent:
         self._log.say(f"run {train.run} starts: {ranks} of {train.world}: {shlex.join(self._command)}")
         self._children.make_room(self._state.settings.teardown)
         self._forget_last_trainer()
+        self._kubeflow.forget()
         self._images.next_trainer(processes)
         if self._images.trouble:
             self._log.say(self._images.trouble)
@@ -310,7 +316,7 @@ class Agent:
             self._images.mirror_files(local_rank),
             self._images.held(local_rank),
         )
-        environment = process_environment(self._environ, train, place)
+        environment = process_environment(self._environ, train, place) | self._kubeflow.environment(self._environ)
         try:
             started = self._launcher.start(self._command, environment, report_end, stderr_end)
         except OSError as error:

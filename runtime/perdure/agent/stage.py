@@ -9,10 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from enum import StrEnum
+from typing import Final
 
 from perdure.agent.handover import asked_at, offered_now, word_of
-from perdure.agent.state import ENDS_SIBLINGS, AgentState, KillTime, TrainerProcesses
-from perdure.wire import ExitKind
+from perdure.agent.state import ENDS_SIBLINGS, AgentSettings, AgentState, KillTime, Process, TrainerProcesses
+from perdure.wire import ErrorKind, ErrorName, ExitKind, Failure
+from perdure.wire.report import Standing
+
+SILENT: Final = 1.5
+"""Of the time that it may make no progress, before a process that says nothing is killed."""
+WAITS: Final = 3
+"""The same, of one that waits for other ranks."""
 
 
 class AgentStage(StrEnum):
@@ -133,6 +140,8 @@ def _limits(state: AgentState, trainer: TrainerProcesses, stage: AgentStage) -> 
             yield KillTime(state.shutdown.deadline, ExitKind.EXIT_TIMEOUT, "its pod ends, and no word has come")
     elif request:
         yield KillTime(request.deadline, ExitKind.EXIT_TIMEOUT, "it did not save in time")
+    elif settings.ends_hangs and stage is not AgentStage.COMPLETED and not state.shutdown:
+        yield from _of_hangs(trainer, settings)
     if request and stage is AgentStage.CLOSING:
         since = max(request.at, trainer.opened_at or 0.0)
         reason = "it has not opened its run" if trainer.opened_at is None else "it has finished no step"
@@ -146,6 +155,34 @@ def _limits(state: AgentState, trainer: TrainerProcesses, stage: AgentStage) -> 
         if process.outcome and process.outcome.outcome in ENDS_SIBLINGS:
             at = process.ended_at + settings.siblings
             yield KillTime(at, ExitKind.PEER_LOST, f"rank {process.rank} has ended, but the others have not")
+
+
+def _of_hangs(trainer: TrainerProcesses, settings: AgentSettings) -> Iterator[KillTime]:
+    """When a process is killed that says that it hangs for longer than the job allows, or says nothing any more.
+
+    As soon as it has written its stacks, if it waits for no other rank: these then lose a peer, and leave images. One
+    that says nothing, because it is stopped or an extension holds its interpreter, gets half as much time again; one
+    that waits gets three times as much, so that whom it waits for is ended first.
+    """
+    for process in trainer.alive:
+        if not process.ending and (hang := _hang_of(process)):
+            at, words, stacks = hang
+            error = Failure(ErrorKind.EXIT, ErrorName.NO_PROGRESS, f"{words}: {stacks}")
+            yield KillTime(at + settings.stacks, ExitKind.FAILED, words, error)
+
+
+def _hang_of(process: Process) -> tuple[float, str, str] | None:
+    """Until when a process may hang, how it is known that it does, and what its log has of it; None if it does not."""
+    hangs = process.hangs
+    if hangs and hangs.ends and hangs.seconds is not None and process.hangs_since is not None:
+        at = process.hangs_since + hangs.seconds * (WAITS if hangs.place is Standing.WAITS_FOR_RANKS else 1)
+        words = f"rank {process.rank} made no progress for longer than failure.progressTimeoutSeconds allows"
+        return at, words, "its log has the stacks of its threads, if it could write them"
+    if process.watched_at is None or process.allowed is None:
+        return None
+    silent = SILENT * process.allowed
+    words = f"rank {process.rank} said nothing for {silent:g} s"
+    return process.watched_at + silent, words, "its interpreter was held, or it was stopped; its log may have no stacks"
 
 
 def rescued_by(state: AgentState, trainer: TrainerProcesses) -> float | None:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from perdure.agent.memory import OutOfMemory
 from perdure.wire import (
+    AFTER_COMPLETION_SECONDS,
     DEFAULT_GRACE_SECONDS,
     LINGER_SECONDS,
     Assignment,
@@ -29,6 +30,7 @@ from perdure.wire import (
     Train,
     Unsaved,
 )
+from perdure.wire.account import RunAccount
 from perdure.wire.channel import Exiting, Figures, Hangs, Imaged, TookOver, TrainerReport, Voting
 
 
@@ -58,8 +60,12 @@ class AgentSettings:
     processes to disappear (one that waits inside the kernel may never)."""
     rescue: float = 60.0
     """Time for the commit of an image before the pod goes, unless its grace period ends earlier."""
-    after_completion: float = 3600.0
-    """Time for a script to go on after it reported its completion: an evaluation, an export."""
+    ends_hangs: bool = False
+    """Whether a process that says that it hangs is ended."""
+    stacks: float = 10.0
+    """Time for a process that says that it hangs to write its stacks."""
+    after_completion: float = AFTER_COMPLETION_SECONDS
+    """Time for a script to go on after it reported its completion."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +106,10 @@ class Process:
     """What it said of its hang; None while it makes progress."""
     hangs_since: float | None = None
     """Since when it makes none."""
+    watched_at: float | None = None
+    """When it last said that it looks at itself."""
+    allowed: float | None = None
+    """For how long it might make no progress then; None: for ever."""
     result: Mapping[str, Any] | None = None
     """The script's result."""
     ending: Exiting | None = None
@@ -145,6 +155,8 @@ class KillTime:
     at: float
     outcome: ExitKind
     reason: str
+    error: Failure | None = None
+    """Set for a failure."""
 
 
 @dataclass(frozen=True)
@@ -276,6 +288,10 @@ class AgentState:
     shutdown: Shutdown | None = None
     handovers: tuple[HandoverRecord, ...] = ()
     """Attempts with a known outcome, one per run."""
+    accounts: tuple[RunAccount, ...] = ()
+    """What the first process of its trainers did with its time, by run."""
+    accounts_at: float | None = None
+    """When it said so; None once it has given the last account of a run."""
     begun: tuple[Beginning, ...] = ()
     """Where runs opened by this pod's trainers began, and how far each run before had come."""
     skipped_commit: SkippedCommit | None = None

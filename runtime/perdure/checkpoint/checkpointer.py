@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol
 from awscrt.checksums import crc64nvme
 
 from perdure.checkpoint import boxes, tensors
+from perdure.checkpoint import stage as staging
 from perdure.checkpoint.codec import encode
 from perdure.checkpoint.retention import discard, retire
 from perdure.checkpoint.save import commit, stage_together
@@ -154,15 +155,19 @@ class Checkpointer:
         return self.stage(self._read_together())
 
     def stage_and_tell(self, state: RankState, tell: Callable[[Staged], Any]) -> tuple[Staged, list[Any]]:
-        """Like `stage`, with an extra JSON value of each rank, in one exchange.
+        """Like `stage`, without the tensors, and with an extra JSON value of each rank, in one exchange.
 
         For a hand-over, which compares the large parameters and optimizer state while it sends them.
         """
-        return self._staged(state, tell, lambda state: Checksums(other=other_sums(state)))
+        return self._staged(state, tell, lambda state: Checksums(other=other_sums(state)), staging.stage_own)
 
     @boxes.meshes_stay()
     def _staged(
-        self, state: RankState, tell: Callable[[Staged], Any], sum_up: Callable[[RankState], Checksums]
+        self,
+        state: RankState,
+        tell: Callable[[Staged], Any],
+        sum_up: Callable[[RankState], Checksums],
+        stage: Callable[[RankState, int, int], Staged] = staging.stage,
     ) -> tuple[Staged, list[Any]]:
         sums: list[Checksums] = []
 
@@ -170,7 +175,7 @@ class Checkpointer:
             sums.append(sum_up(state) if self.peers.world > 1 else Checksums())
             return [whole_of(sums[0]), self.beside(), tell(staged)]
 
-        staged, every = stage_together(self.peers, state, report)
+        staged, every = stage_together(self.peers, state, report, stage)
         compare(self.peers, sums[0], [total for total, _, _ in every], self._reported, self.hint)
         self.compare_beside([beside for _, beside, _ in every])
         return staged, [own for _, _, own in every]

@@ -8,9 +8,10 @@ it; or it ends at an older commit. The same command finishes it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 
 from perdure.checkpoint.download import read_blocks
-from perdure.checkpoint.history import history
+from perdure.checkpoint.history import Listed, history
 from perdure.checkpoint.inspect import Line, unheard
 from perdure.checkpoint.manifest import Manifest, fetch_manifest, is_deleted
 from perdure.checkpoint.reading import reading
@@ -28,7 +29,9 @@ def copy(source: Store, target: Store, coming: Callable[[int], None] = unheard) 
     """Copy every commit of the source, with the log as it is now, and verify each block on the way.
 
     A line for each commit. A damaged commit is not copied; its line has a `problem`. The target then has the source's
-    log, and can be used like the source. Tells `coming` how many commits there are, before their lines.
+    log, and can be used like the source. Meanwhile the source's training keeps the newest commit. Where it does not,
+    because it may not be marked, the log is not copied, and the last line has a `problem`. Tells `coming` how many
+    commits there are, before their lines.
 
     Raises:
         UserError: The target has a log that is no beginning of the source's.
@@ -40,25 +43,34 @@ def copy(source: Store, target: Store, coming: Callable[[int], None] = unheard) 
         raise UserError(f"{source.uri} had no log a moment ago: try again")
     has = _copied_before(source, target, head)
     chosen = [one for one in listed if one.commit.seq <= head.seq]
+    newest = next((one for one in chosen if not one.commit.bypassed), None)
     coming(len(chosen))
-    for one in reversed(chosen):
-        about = {"seq": one.commit.seq, "step": one.commit.step}
-        what = f"commit {one.commit.seq} of step {one.commit.step}"
-        try:
-            with reading(source, one.commit.seq):
-                size = _copy_commit(source, target, one.event)
-        except Corrupt as error:
-            if is_deleted(source, one.event):
-                yield Line(f"{what}: not copied: its training has just deleted it", {**about, "state": "retired"})
-            else:
-                yield Line(f"{what}: not copied: {error}", {**about, "problem": str(error)})
-        else:
-            yield Line(f"{what}: copied, {size} bytes", {**about, "bytes": size})
+    with reading(source, newest.commit.seq) if newest else nullcontext():
+        for one in reversed(chosen):
+            line = _copied(source, target, one)
+            yield line
+            if one is newest and line.data.get("state") == "retired":
+                why = "its training has deleted the newest commit meanwhile: run the same command again"
+                yield Line(f"log: not copied: {why}", {"problem": why})
+                return
     for key in [*source.list(MEMBERS), *pin_keys(source)]:
         target.put(key, source.get(key))
     for seq in range(has + 1, head.seq + 1):
         _copy_entry(source, target, seq)
     yield Line(f"log: copied, {head.seq} entries", {"entries": head.seq})
+
+
+def _copied(source: Store, target: Store, one: Listed) -> Line:
+    about = {"seq": one.commit.seq, "step": one.commit.step}
+    what = f"commit {one.commit.seq} of step {one.commit.step}"
+    try:
+        with reading(source, one.commit.seq):
+            size = _copy_commit(source, target, one.event)
+    except Corrupt as error:
+        if is_deleted(source, one.event):
+            return Line(f"{what}: not copied: its training has just deleted it", {**about, "state": "retired"})
+        return Line(f"{what}: not copied: {error}", {**about, "problem": str(error)})
+    return Line(f"{what}: copied, {size} bytes", {**about, "bytes": size})
 
 
 def _copied_before(source: Store, target: Store, head: Head) -> int:

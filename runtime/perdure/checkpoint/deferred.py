@@ -1,4 +1,6 @@
-"""Splits a staged live state: what forward and backward may change is read at once, the rest later.
+"""Splits a staged live state: what forward and backward may change is read at once, the rest later. Parameters that
+nobody trains are read later only where they are too large to be copied twice: scripts may set them, as those of a
+teacher, without an optimizer.
 
 Everything is checksummed first, so correctness does not depend on what the script does until the rest is read. What is
 read later is held by its memory, not by its tensor: the script may give a parameter other memory meanwhile. Called by
@@ -7,7 +9,7 @@ perdure.loop.deferral.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from awscrt.checksums import crc64nvme
@@ -26,14 +28,12 @@ class Deferred:
     checksum: str
 
 
-def defer(live: LiveBytes, stepped: Collection[int], most: int) -> Deferred | None:
-    """Copies what is not in memory that begins at one of `stepped`; None if the shard has more than `most` bytes of it,
-    or less of anything else."""
+def defer(live: LiveBytes, stepped: Set[int], frozen: Set[int], most: int) -> Deferred | None:
+    """Copies what is not in memory that begins at one of `stepped`; and not at one of `frozen` either, if the shard has
+    more than `most` bytes of it, or less of anything else. None if that is so without them, too."""
     memories = [piece.memory for piece in live.pieces]
-    waiting = [_may_wait(memory, stepped) for memory in memories]
-    sizes = [tensors.size_of(memory) for memory in memories]
-    at_once = sum(size for size, view in zip(sizes, waiting, strict=True) if view is None)
-    if at_once > most or 2 * at_once > sum(sizes):
+    waiting = _waiting(memories, stepped, most) or _waiting(memories, stepped | frozen, most)
+    if waiting is None:
         return None
     views = [memoryview(live.header)]
     for memory, view in zip(memories, waiting, strict=True):
@@ -44,9 +44,17 @@ def defer(live: LiveBytes, stepped: Collection[int], most: int) -> Deferred | No
     return Deferred(views, f"{total:016x}")
 
 
-def _may_wait(memory: Tensor, stepped: Collection[int]) -> memoryview | None:
+def _waiting(memories: Sequence[Tensor], later: Set[int], most: int) -> list[memoryview | None] | None:
+    """How each memory is read later, None for what is copied at once; None if that is too much."""
+    waiting = [_may_wait(memory, later) for memory in memories]
+    sizes = [tensors.size_of(memory) for memory in memories]
+    at_once = sum(size for size, view in zip(sizes, waiting, strict=True) if view is None)
+    return None if at_once > most or 2 * at_once > sum(sizes) else waiting
+
+
+def _may_wait(memory: Tensor, later: Set[int]) -> memoryview | None:
     """Only what lies in order in the memory of the CPU: anything else is rearranged first."""
-    return tensors.writable(memory) if tensors.address(memory) in stepped else None
+    return tensors.writable(memory) if tensors.address(memory) in later else None
 
 
 def _copy(view: memoryview) -> memoryview:

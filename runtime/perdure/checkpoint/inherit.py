@@ -2,7 +2,10 @@
 
 Each rank offers what its pod kept; opening the run chooses among them (perdure.log.images). One rank writes the
 tensors; of a sharded model one rank for each part of them, and for several if its pod has mirrored another one's. Every
-rank with an image writes its own state. After that it is an ordinary commit. Called by the session's `restore`.
+rank with an image writes its own state. After that it is an ordinary commit.
+
+If a pod that has ended has committed its image (perdure.checkpoint.rescue), no other image of that place is needed. But
+that pod knew the own states of its ranks alone, and other ranks' images have theirs. Called by the session's `restore`.
 """
 
 from __future__ import annotations
@@ -14,14 +17,17 @@ from pathlib import Path
 from typing import Any
 
 from perdure.checkpoint.checkpointer import Checkpointer
+from perdure.checkpoint.codec import decode
 from perdure.checkpoint.image_file import Image, joined, read_images
+from perdure.checkpoint.state import Loaded
 from perdure.checkpoint.upload import Staged, without_tensors
 from perdure.console import say
 from perdure.errors import Corrupt
 from perdure.group.peers import Peers
 from perdure.log.entry import ImageRef
-from perdure.log.images import ImageOffer, Stamp, holders_of
+from perdure.log.images import ImageOffer, holders_of
 from perdure.log.position import Position
+from perdure.wire.codec import from_json
 
 OfLost = Callable[[Sequence[Any], Collection[str]], Any]
 """Makes up a lost rank's own state, encoded, from those of the others and the names of the generators that all
@@ -36,9 +42,7 @@ class Inheritance:
         self._peers = peers
         self._images = [image for image in _read(held) if _fits(image, peers.world)]
         offered = peers.gather("offers an image", [asdict(image.offer(peers.rank)) for image in self._images])
-        self.offers: Sequence[ImageOffer] = [
-            ImageOffer(**{**offer, "stamp": Stamp(**offer["stamp"])}) for offer in chain.from_iterable(offered)
-        ]
+        self.offers: Sequence[ImageOffer] = [from_json(ImageOffer, offer) for offer in chain.from_iterable(offered)]
 
     def commit(self, image: ImageRef, checkpointer: Checkpointer, of_lost: OfLost, seconds: float) -> int:
         """Commit the image as the run's first commit; returns the lost run's number of ranks.
@@ -52,6 +56,17 @@ class Inheritance:
             say(f"goes on from the image that run {image.run} has left, step {position.step}")
         self._images = []  # their memory is needed
         return next(offer.stamp.world for offer in self.offers if offer.stamp.run == image.run)
+
+    def own_state(self, loaded: Loaded) -> Any:
+        """This rank's own state where this commit was made, as an image of that rank has it; None if there is none.
+        Collective."""
+        peers, place = self._peers, (loaded.run, loaded.commit.step)
+        if loaded.world != peers.world or all(offer.place != place for offer in self.offers):
+            return None
+        here = [image for image in self._images if image.label.stamp.place == place]
+        own = [(image.label.stamp.rank, image.state) for image in here if image.label.position == loaded.position]
+        found = dict(chain.from_iterable(peers.gather("tells of ranks' own states", own)))
+        return decode(found[peers.rank]) if peers.rank in found else None
 
     def _staged(self, image: ImageRef, of_lost: OfLost) -> tuple[Staged, Position]:
         """This rank's part of the commit, and its position. Collective."""

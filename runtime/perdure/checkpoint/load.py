@@ -75,10 +75,9 @@ def load(store: Store, peers: Peers, commits: Iterable[Slot] | None, into: Recei
         damage = next((report for report in reports if report), "")
         if found and not damage:
             manifest, state = found
-            commit = CommitRef(seq, committed.step)
-            made = candidate["commit"]["time"]
-            ranks = tuple(index.state for index in manifest.indexes)
-            return Loaded(commit, manifest.position, state, len(ranks), ranks, made, tuple(skipped), behind)
+            commit, made = CommitRef(seq, committed.step), candidate["commit"]["time"]
+            ranks, passed = tuple(index.state for index in manifest.indexes), tuple(skipped)
+            return Loaded(commit, manifest.position, state, len(ranks), ranks, made, passed, behind, manifest.run)
         skipped.append(f"commit {seq} of step {committed.step}: {damage}")
         behind = behind or Unusable(CommitRef(seq, committed.step), damage)
     if not skipped:

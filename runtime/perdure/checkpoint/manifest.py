@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from perdure.checkpoint.state import ArrayRef, TwinRef
@@ -126,7 +126,8 @@ def _whole(items: Iterable[Item]) -> Iterator[Item]:
 
 def index_body(index: Index) -> dict[str, Any]:
     """The index as plain JSON: what a rank sends the others, and with the position the content of its object."""
-    return asdict(index)
+    shard = {**vars(index.shard), "items": [write_item(item) for item in index.shard.items]}
+    return {**vars(index), "shard": shard}
 
 
 def write_index(index: Mapping[str, Any], run: int, position: Position) -> bytes:

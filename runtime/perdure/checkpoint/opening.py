@@ -24,7 +24,8 @@ from perdure.log.entry import ImageRef, Origin
 from perdure.log.images import ImageOffer
 from perdure.log.reader import Log, Slot
 from perdure.log.writer import NotYet, Resume, Writer
-from perdure.store import Store, open_store
+from perdure.store import Store, open_origin
+from perdure.wire.codec import from_json
 from perdure.wire.settings import Member, Settings
 
 ASK_AGAIN_SECONDS: Final = 0.2
@@ -64,7 +65,8 @@ def open_run(
     def act() -> dict[str, Any]:
         return _report(_wait_for_turn(writer, settings, give_up, images, members)) if writer else {}
 
-    members = [Member(**found) for found in peers.gather("meets the others", asdict(settings.member))]
+    # a rank of a newer version may say more of itself
+    members = [from_json(Member, found) for found in peers.gather("meets the others", asdict(settings.member))]
     report = on_rank0(peers, "opens its run", act)
     image = ImageRef(**report["image"]) if report["image"] else None
     rescued = image.step - report["committed"] if image else 0
@@ -86,7 +88,7 @@ def writer_of(settings: Settings, store: Store) -> Writer:
 
 
 def _root_of(uri: str | None, own: Store) -> Store:
-    return open_store(uri, os.environ) if uri else own
+    return open_origin(uri, os.environ) if uri else own
 
 
 def _report(resume: Resume) -> dict[str, Any]:
@@ -155,9 +157,9 @@ def load_newest(
     return _load(settings, store, peers, lambda: writer.commits() if writer else None, into)
 
 
-def load_origin(settings: Settings, peers: Peers, origin: Origin, into: Receiver) -> Loaded:
-    """Load the commit of another root in the same way. Raises Corrupt if it is damaged."""
-    store = open_store(origin.uri or settings.root, os.environ)
+def load_origin(settings: Settings, own: Store, peers: Peers, origin: Origin, into: Receiver) -> Loaded:
+    """Load the commit of another root, or an earlier one of this, in the same way. Raises Corrupt if it is damaged."""
+    store = _root_of(origin.uri, own)
     with reading(store, origin.seq) if peers.rank == 0 else nullcontext():
         loaded = _load(settings, store, peers, lambda: [Log(store).linked(origin.seq)], into)
     if loaded is None:
@@ -172,15 +174,17 @@ def _load(
     commits: Callable[[], Iterable[Slot] | None],
     into: Receiver | None,
 ) -> Loaded | None:
-    begun, trouble = time.monotonic(), Trouble()
+    failing: float | None = None  # since when: a load may have taken longer than the limit before it failed
+    trouble = Trouble()
     while True:
         try:
             loaded = load(store, peers, commits() if peers.rank == 0 else None, into)
         except StorageRefused:
             raise
         except StorageError as error:
-            # All ranks decide by rank 0's clock, so that none continues alone.
-            if on_rank0(peers, "reads a checkpoint again", lambda: time.monotonic() - begun >= settings.rendezvous):
+            now = time.monotonic()
+            since = failing = now if failing is None else failing
+            if _gives_up(peers, now - since, settings.rendezvous):
                 raise
             trouble.say(f"the checkpoint cannot be read, trying again: {error}")
             time.sleep(STORE_AGAIN_SECONDS)
@@ -188,6 +192,11 @@ def _load(
             if peers.rank == 0:
                 _say_where_from(loaded, store.uri)
             return loaded
+
+
+def _gives_up(peers: Peers, seconds: float, limit: float) -> bool:
+    """All ranks decide by rank 0's clock, so that none continues alone."""
+    return bool(on_rank0(peers, "reads a checkpoint again", lambda: seconds >= limit))
 
 
 def _say_where_from(loaded: Loaded | None, root: str) -> None:

@@ -17,7 +17,7 @@ from perdure.log.entry import Committed, Entry
 from perdure.log.position import Position
 from perdure.log.reader import Log, Slot
 from perdure.log.writer import NotYet
-from perdure.store import Store, open_store
+from perdure.store import Store, open_origin
 from perdure.store.overlay import Overlay
 from perdure.wire.settings import Settings
 
@@ -30,7 +30,7 @@ class StartOutlook:
     """The run's number."""
     entry: Entry | None
     """The entry of the commit that it would resume; None for a fresh start."""
-    uri: str
+    store: Store
     """The root of that commit."""
     goal: Any
     """The goal that an earlier run reached, or None."""
@@ -47,7 +47,7 @@ class StartOutlook:
 
     def manifest(self) -> Manifest | None:
         """The commit's manifest, from the store. Raises Corrupt or StorageError."""
-        return fetch_manifest(open_store(self.uri, os.environ), self.event) if self.event else None
+        return fetch_manifest(self.store, self.event) if self.event else None
 
 
 def look_ahead(settings: Settings, store: Store) -> StartOutlook:
@@ -57,9 +57,9 @@ def look_ahead(settings: Settings, store: Store) -> StartOutlook:
         raise StorageError(f"{store.uri}: {resume.reason}: try again")
     goal = resume.completed.goal if resume.completed else None
     origin = resume.origin
-    there = open_store(origin.uri, os.environ) if origin and origin.uri else store
+    there = open_origin(origin.uri, os.environ) if origin and origin.uri else store
     slots: Iterable[Slot] = [Log(there).linked(origin.seq)] if origin else resume.commits
-    return StartOutlook(resume.run, _newest(there, slots), there.uri, goal)
+    return StartOutlook(resume.run, _newest(there, slots), there, goal)
 
 
 def _newest(store: Store, slots: Iterable[Slot]) -> Entry | None:

@@ -35,7 +35,7 @@ from perdure.log.kept import (
     put_released,
     read_kept,
 )
-from perdure.log.objects import FOLDER, manifest_key
+from perdure.log.objects import FOLDER, is_perdures, manifest_key
 from perdure.log.reader import Slot
 from perdure.log.writer import Writer
 from perdure.store import Store
@@ -88,13 +88,17 @@ def retire(store: Store, writer: Writer, keep: int, *, keep_every: int | None = 
 
 
 def sweep(store: Store, writer: Writer) -> int:
-    """Remove what killed writers had begun to upload, in older runs or a day ago. Returns how many pieces it was."""
+    """Remove what killed writers of Perdure's had begun to upload, in older runs or a day ago. Returns how many pieces
+    it was."""
 
     def of_older_run(key: str) -> bool:
         found = FOLDER.match(key)
         return found is not None and _run_of(found[0]) < writer.run
 
-    return store.sweep(-math.inf, of_older_run) + store.sweep(LITTER_SECONDS)
+    def of_ours(key: str) -> bool:
+        return not key or is_perdures(key)  # an older version's temporary files do not tell theirs
+
+    return store.sweep(-math.inf, of_older_run) + store.sweep(LITTER_SECONDS, of_ours)
 
 
 def discard(store: Store, writer: Writer) -> None:
@@ -240,18 +244,15 @@ def _orphaned(store: Store, writer: Writer, retired: Collection[str]) -> list[st
     """Folders of older runs, or older than a day, that no commit names.
 
     A folder without a manifest cannot be resumed from. For one with a manifest the log is read: usually only its newest
-    commits, and all of it only if a process died between manifest and entry.
+    commits, and all of it only if a process died between manifest and entry. Only then is the age of what is left asked
+    for, an object at a time: commits wait meanwhile, and those that are there may have thousands of objects.
     """
     keys: dict[str, list[str]] = {}
     for key in store.list("data/"):
         found = FOLDER.match(key)
         if found and found[0] not in retired:
             keys.setdefault(found[0], []).append(key)
-    complete = {
-        folder: manifest_key(folder) in inside
-        for folder, inside in keys.items()
-        if _run_of(folder) < writer.run or _is_litter(store, inside)
-    }
+    complete = {folder: manifest_key(folder) in inside for folder, inside in keys.items()}
     unnamed = {folder for folder, whole in complete.items() if whole}
     for slot, _ in writer.every_commit():
         if not unnamed:
@@ -261,7 +262,8 @@ def _orphaned(store: Store, writer: Writer, retired: Collection[str]) -> list[st
                 unnamed.discard(committed.manifest.folder)
             case _:
                 unnamed.clear()  # the unreadable entry may name any of them
-    return sorted(folder for folder, whole in complete.items() if not whole or folder in unnamed)
+    left = sorted(folder for folder, whole in complete.items() if not whole or folder in unnamed)
+    return [folder for folder in left if _run_of(folder) < writer.run or _is_litter(store, keys[folder])]
 
 
 def _run_of(folder: str) -> int:

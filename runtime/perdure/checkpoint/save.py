@@ -31,16 +31,19 @@ from perdure.wire.settings import NO_MEMBER, Member
 
 
 def stage_together(
-    peers: Peers, state: RankState, tell: Callable[[Staged], Any] = lambda _: None
+    peers: Peers,
+    state: RankState,
+    tell: Callable[[Staged], Any] = lambda _: None,
+    stage: Callable[[RankState, int, int], Staged] = staging.stage,
 ) -> tuple[Staged, list[Any]]:
-    """Stage this rank's part; returns it with a JSON value of each rank.
+    """Stage this rank's part with `stage`; returns it with a JSON value of each rank.
 
     Raises UserError on all ranks if one cannot save its state, or if they hold different tensors. Collective, one
     exchange.
     """
 
     def act() -> tuple[Staged, list[Any]]:
-        staged = staging.stage(state, peers.rank, peers.world)
+        staged = stage(state, peers.rank, peers.world)
         return staged, [_fingerprint(state), tell(staged)]
 
     own, every = on_all(peers, "stages what it saves", act)

@@ -17,7 +17,7 @@ from perdure.checkpoint import boxes, tensors
 from perdure.checkpoint.codec import encode
 from perdure.checkpoint.manifest import REPLICATED, SHARED, Item
 from perdure.checkpoint.state import RankState
-from perdure.checkpoint.upload import Staged, head_of
+from perdure.checkpoint.upload import Staged, head_of, without_tensors
 from perdure.layout.box import Box
 from perdure.layout.plan import Redistribution, TensorDemand, plan
 from perdure.layout.sharding import Layout
@@ -65,18 +65,32 @@ def stage(state: RankState, rank: int, world: int, parts: Sequence[int] = ()) ->
 
     With `parts` it is what part `rank` of `world` holds of the state; `parts` is each rank's (boxes.parts).
     """
-    for name, tensor in {**state.shared, **state.replicated}.items():
-        tensors.refuse_odd(name, tensor)
-    held = {name: boxes.held(tensor) for name, tensor in state.shared.items() if boxes.is_sharded(tensor)}
+    held = _checked(state)
     pieces = [_piece(name, state.shared[name], box, held) for name, box in share_of(rank, state.shared, world, parts)]
     if rank == 0:
         pieces += [Piece(REPLICATED, name, tensor, tensor) for name, tensor in state.replicated.items()]
     pieces.sort(key=lambda piece: (-piece.memory.element_size(), piece.part, piece.name, piece.box or _ALL))
     header, items = lay_out(pieces)
-    objects = encode(dict(state.objects), "objects")  # on every rank, because any rank may hold what cannot be saved
     size = items[-1].end if items else len(header)
-    own = encode(state.rank, "rank")
-    return Staged(rank, world, size, items, own, None if rank else objects, LiveBytes(header, pieces))
+    return replace(_own(state, rank, world), size=size, items=items, pieces=LiveBytes(header, pieces))
+
+
+def stage_own(state: RankState, rank: int, world: int) -> Staged:
+    """As `stage`, without the tensors, which are only checked."""
+    _checked(state)
+    return _own(state, rank, world)
+
+
+def _own(state: RankState, rank: int, world: int) -> Staged:
+    objects = encode(dict(state.objects), "objects")  # on every rank, because any rank may hold what cannot be saved
+    return without_tensors(rank, world, encode(state.rank, "rank"), None if rank else objects)
+
+
+def _checked(state: RankState) -> dict[str, list[boxes.HeldBox]]:
+    """The boxes that this rank holds of each sharded tensor. UserError for a tensor that cannot be saved."""
+    for name, tensor in {**state.shared, **state.replicated}.items():
+        tensors.refuse_odd(name, tensor)
+    return {name: boxes.held(tensor) for name, tensor in state.shared.items() if boxes.is_sharded(tensor)}
 
 
 def share_of(

@@ -135,3 +135,5 @@ class Loaded:
     """What could not be used on the way to it, each with its reason, newest first: to be reported."""
     behind: Unusable | None = None
     """The newest existing commit, if that is not this one."""
+    run: int = 0
+    """The run that it was made by."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
 import numpy as np
@@ -219,6 +220,12 @@ def write(tensor: Tensor, data: memoryview) -> None:
         fill(tensor, from_bytes(data, tensor.dtype).view(tensor.shape))
     else:
         direct[:] = data
+
+
+def cpu_by_default() -> AbstractContextManager[object]:
+    """New tensors are on the CPU. torch's context for a device doubles the cost of each operation, so it is entered
+    only where another device is set."""
+    return nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu")
 
 
 def fill(tensor: Tensor, values: Tensor) -> None:

@@ -13,6 +13,7 @@
     perdure store-check [--json] ROOT      whether the store keeps the promises that checkpoints rest on
     perdure export ROOT[@ENTRY] NAME TO    write a registered object's state as safetensors, torch.save or dcp
     perdure import FROM ROOT NAME          make a root of a file of torch.save, of dcp or of safetensors
+    perdure convert FILE | -- torchrun...  make a TrainingJob of another system's job, with remarks on what differs
 
 Modules are imported where they are used, because `perdure warm` runs again and again beside a starting pod's
 imports. A user's mistake is one line on stderr and status 2; damage, a store that is silent or breaks a promise, or a
@@ -53,8 +54,11 @@ PINNINGS: Final = {
 }
 
 
-NEEDED: Final = frozenset({"torch", "numpy", "safetensors", "awscrt"})
-"""Packages of the extra `runtime`."""
+NEEDED: Final = {
+    **dict.fromkeys(("torch", "numpy", "safetensors", "awscrt"), "runtime"),
+    **dict.fromkeys(("pydantic", "yaml"), "kubectl"),
+}
+"""Packages that commands need, with the extra that brings each."""
 
 
 WARM_SECONDS: Final = 5.0
@@ -78,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     commands = {"run": _run, "warm": _warm, "stop": _stop, "describe": _describe}
     commands |= {"show": _show, "diff": _diff, "export": _export, "store-check": _check_store, "copy": _copy, "gc": _gc}
-    commands |= {"pin": _pin, "unpin": _pin, "import": _import, "log": _log, "verify": _verify}
+    commands |= {"pin": _pin, "unpin": _pin, "import": _import, "log": _log, "verify": _verify, "convert": _convert}
     try:
         return commands[options.command](options)
     except PerdureError as error:
@@ -88,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         lacks = (error.name or "").partition(".")[0]
         if lacks not in NEEDED:
             raise
-        print(f"perdure: error: {lacks} is not installed: pip install 'perdure[runtime]'", file=sys.stderr)
+        print(f"perdure: error: {lacks} is not installed: pip install 'perdure[{NEEDED[lacks]}]'", file=sys.stderr)
         return 2
     except BrokenPipeError:  # `perdure log ROOT | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -172,6 +176,18 @@ def _add_files(commands: argparse._SubParsersAction[argparse.ArgumentParser], wh
     importing.add_argument("name", metavar="NAME", help="its name in a script's register(), such as model")
     importing.add_argument("--take", metavar="KEY", help="where in it the state_dict is, such as model or state.model")
     importing.add_argument("--json", action="store_true", help="one object")
+    convert = commands.add_parser("convert", help="make a TrainingJob of a job of another system")
+    what = "a PyTorchJob, TrainJob, JobSet or Job in YAML or JSON, - for stdin; or -- and a torchrun command line"
+    convert.add_argument("source", metavar="FILE", nargs="+", help=what)
+    convert.add_argument("--checkpoint", default="", metavar="ROOT", help="where it checkpoints: s3://BUCKET/PREFIX")
+    convert.add_argument("--image", default="", metavar="IMAGE", help="of a command line: the image of its script")
+    convert.add_argument("--comments", action="store_true", help="write the remarks into the manifest, too")
+
+
+def _convert(options: argparse.Namespace) -> int:
+    from perdure_operator.cli.convert import command  # noqa: PLC0415 - the operator has the TrainingJob's schema
+
+    return command.run(options.source, checkpoint=options.checkpoint, image=options.image, comments=options.comments)
 
 
 def _warm(options: argparse.Namespace) -> int:
@@ -389,6 +405,7 @@ def settings_from(environ: Mapping[str, str]) -> AgentSettings:
         processes=_number(environ, Env.PROCESSES, default=1, least=1),
         completion=Completion(completion),
         grace=_number(environ, Env.GRACE_SECONDS, default=DEFAULT_GRACE_SECONDS, least=0),
+        ends_hangs=_number(environ, Env.PROGRESS_TIMEOUT_SECONDS, default=0, least=0) > 0,
     )
 
 

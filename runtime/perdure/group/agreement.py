@@ -47,6 +47,10 @@ class CheckpointCall(IntEnum):
     OPTIMIZER = 6
 
 
+_BESIDE: Final = 13
+"""Where in a vector the other values begin."""
+_APART: Final = _BESIDE + 4
+"""Where those begin that stay apart by rank."""
 _MEETING: Final = "all ranks were to meet before their optimizers step"
 _KINDS: Final = len(CheckpointCall)
 _CALLS = {
@@ -125,8 +129,16 @@ class GlooMaximum:
 
     def _wait(self) -> list[int]:
         self._work.wait()
-        most: list[int] = self._all.numpy().reshape(self._group.size(), -1).max(0).tolist()
+        most: list[int] = self._by_rank().max(0).tolist()
         return most
+
+    def rows(self, first: int) -> list[list[int]]:
+        """Each rank's numbers from `first` on, of the result that was waited for last."""
+        found: list[list[int]] = self._by_rank()[:, first:].tolist()
+        return found
+
+    def _by_rank(self) -> Any:
+        return self._all.numpy().reshape(self._group.size(), -1)
 
 
 class Meeting:
@@ -173,6 +185,18 @@ class NothingBeside:
         """Does nothing."""
 
 
+class Apart(Protocol):
+    """Values that travel with every vote and stay apart by rank. All ranks send equally many."""
+
+    def words(self) -> Sequence[int]:
+        """This rank's."""
+        ...
+
+    def heard(self, rows: Sequence[Sequence[int]]) -> None:
+        """Each rank's, equal on all ranks."""
+        ...
+
+
 class Agreement:
     """One rank's side of the lagged reduce. All ranks call it equally often, in the same order."""
 
@@ -185,6 +209,7 @@ class Agreement:
         unsaid: Votes = NOTHING,
         hint: str = "",
         beside: Beside | None = None,
+        apart: Apart | None = None,
     ) -> None:
         """Nothing else may use `group`; None in a world of one. About one check is made per `interval` seconds.
 
@@ -192,6 +217,8 @@ class Agreement:
         """
         self._hint = hint
         self._beside = beside or NothingBeside()
+        self.apart = apart
+        """What else travels with the votes, if anything does. All ranks set it between the same two calls."""
         self._group = None if group is None or isinstance(group, Maximum) else group
         self._maximum: Maximum | None = group if isinstance(group, Maximum) else None
         if self._group is not None:
@@ -255,6 +282,8 @@ class Agreement:
     def _alone(self, said: Votes) -> Votes:
         self.attempt = said.attempt
         self._beside.heard(self._beside.words())
+        if self.apart:
+            self.apart.heard([self.apart.words()])
         return said
 
     def _count(self, step: int, kind: CheckpointCall, said: Votes) -> Votes:
@@ -273,8 +302,8 @@ class Agreement:
         label = [*call, self._sum]
         flags = [int(said.exit), int(said.save), int(said.exhausted)]
         ready = [said.attempt, -said.attempt]
-        beside = self._beside.words()
-        return [*label, *(-number for number in label), *flags, -proposal, *ready, said.save_number, *beside]
+        others = [*self._beside.words(), *(self.apart.words() if self.apart else ())]
+        return [*label, *(-number for number in label), *flags, -proposal, *ready, said.save_number, *others]
 
     def _send(self, said: Votes | None = None) -> None:
         """Send `said`, or the votes not sent yet."""
@@ -301,7 +330,9 @@ class Agreement:
         self.waits = ""
         self._compare(_at(self._sent), vector)
         self._pace.agree(-vector[9])
-        self._beside.heard(vector[13:])
+        self._beside.heard(vector[_BESIDE:_APART])
+        if self.apart and isinstance(self._maximum, GlooMaximum) and len(vector) > _APART:
+            self.apart.heard(self._maximum.rows(_APART))
         self.attempt = vector[10] if vector[10] == -vector[11] else 0
         (leave, save, exhausted), save_number = map(bool, vector[6:9]), vector[12]
         if save_number and self.unsaid.save_number <= save_number:

@@ -10,14 +10,14 @@ import contextlib
 import hashlib
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
 import torch.distributed as dist
 
-from perdure.errors import PeerLost
+from perdure.errors import PeerLost, PerdureError
 from perdure.group.peers import check_together
 from perdure.group.world import Group
 
@@ -46,6 +46,10 @@ def lost(doing: str, error: RuntimeError) -> PeerLost:
     return PeerLost(f"another rank went away or did not answer while {doing}: {first}")
 
 
+class NotMet(PerdureError):
+    """What a call was made for is over, so the other ranks may not make it."""
+
+
 class GlooPeers:
     """The ranks of a run, over a group that nothing else uses. Safe to use from any thread."""
 
@@ -53,6 +57,7 @@ class GlooPeers:
         self._group = group
         self._whole = threading.Lock()
         """Held for a whole exchange, so that two threads' messages do not interleave."""
+        self._own = threading.local()
         self.rank = group.rank()
         self.world = group.size()
         self.doing = ""
@@ -78,8 +83,20 @@ class GlooPeers:
             return self._rest_of_rank0(_Message(begun), own, FIRST_BYTES).value()
 
     @contextlib.contextmanager
+    def only_while(self, holds: Callable[[], bool]) -> Iterator[None]:
+        """Calls of this thread, in the block, raise NotMet once `holds()` is False. It is looked at while no other
+        thread exchanges, so none of them can be late for a call that the others make no more."""
+        self._own.holds = holds
+        try:
+            yield
+        finally:
+            del self._own.holds
+
+    @contextlib.contextmanager
     def _in(self, doing: str) -> Iterator[None]:
         with self._whole:
+            if not getattr(self._own, "holds", lambda: True)():
+                raise NotMet(f"the others are not waited for any more while {doing}")
             self.doing = " ".join(doing.splitlines())
             try:
                 yield

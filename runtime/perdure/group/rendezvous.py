@@ -27,9 +27,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from perdure.errors import PeerLost, UserError
 from perdure.group.gloo import GlooPeers, peer_lost
 from perdure.group.peers import Peers, Solo
-from perdure.group.world import Group, claim, connect_group, install
-from perdure.wire.channel import Figures, write_report
-from perdure.wire.report import TrainerPhase
+from perdure.group.world import ON_CPUS, WITH_GPUS, Group, connect_group, install
 from perdure.wire.settings import Settings
 
 if TYPE_CHECKING:
@@ -70,6 +68,8 @@ class Gradients:
     group: Group
     store: Store
     timeout: timedelta
+    backend: str
+    """torch's word for what WORLD has beside this group."""
 
 
 class Deadline:
@@ -124,13 +124,9 @@ def connect_ranks(
 
     with peer_lost("the process groups were made"):
         gradients = None
-        if torch.cuda.is_available() and not settings.joined:
-            dist.init_process_group(
-                "cpu:gloo,cuda:nccl", store=store, rank=settings.rank, world_size=settings.world, timeout=timeout
-            )
-            claim()
-        elif not settings.joined:
-            gradients = Gradients(group("gradients", timeout), store, timeout)
+        if not settings.joined:
+            backend = WITH_GPUS if torch.cuda.is_available() else ON_CPUS
+            gradients = Gradients(group("gradients", timeout), store, timeout, backend)
         agreement = group("agreement", timeout)
         messages = group("messages", max(timeout, timedelta(seconds=settings.wait + OPENING_SECONDS)))
         of_mesh = tuple(group(f"mesh/{dim}/{ranks[0]}", timeout, ranks) for dim, ranks in mesh)
@@ -142,7 +138,8 @@ def install_groups(groups: Groups, settings: Settings) -> None:
     if groups.gradients:
         with peer_lost("the process groups were installed"):
             made = groups.gradients
-            install(made.group, made.store, rank=settings.rank, world=settings.world, timeout=made.timeout)
+            place = {"rank": settings.rank, "world": settings.world}
+            install(made.group, made.store, **place, timeout=made.timeout, backend=made.backend)
 
 
 @dataclass(frozen=True)
@@ -279,12 +276,7 @@ def _await_all_ranks(store: Store, settings: Settings, deadline: Deadline) -> No
     _answered(partial(store.set, f"here/{settings.rank}", "1"), deadline, _silent(place_of(settings)))
     for rank in range(settings.world):
         missing = f"rank {rank} of {settings.world} has not come"
-        await_keys(store, [f"here/{rank}"], deadline, missing, partial(_tell_awaited, settings, rank))
-
-
-def _tell_awaited(settings: Settings, rank: int) -> None:
-    if settings.report_fd is not None:
-        write_report(settings.report_fd, Figures(TrainerPhase.CONNECTING, awaited=(rank,)))
+        await_keys(store, [f"here/{rank}"], deadline, missing)
 
 
 def look_for_keys(store: Store, keys: list[str], deadline: Deadline, awaited: str, *, every: float) -> None:
@@ -293,10 +285,8 @@ def look_for_keys(store: Store, keys: list[str], deadline: Deadline, awaited: st
         time.sleep(min(every, deadline.check(awaited)))
 
 
-def await_keys(
-    store: Store, keys: list[str], deadline: Deadline, awaited: str, late: Callable[[], None] = lambda: None
-) -> None:
-    """Wait until all keys are set; if that takes long, call `late` once.
+def await_keys(store: Store, keys: list[str], deadline: Deadline, awaited: str) -> None:
+    """Wait until all keys are set.
 
     torch's own wait returns as soon as they are, and logs a complaint if it gives up. So it is called once, and a
     longer wait polls.
@@ -306,6 +296,5 @@ def await_keys(
     try:
         _answered(partial(store.wait, keys, patience), deadline, silent)
     except dist.DistStoreError:
-        late()
         while not _answered(partial(store.check, keys), deadline, silent):
             time.sleep(min(POLL_SECONDS, deadline.check(awaited)))

@@ -16,7 +16,8 @@ import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from types import CodeType, FunctionType
+from functools import partial
+from types import CodeType, FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import torch.distributed as dist
@@ -57,6 +58,26 @@ class Group(Protocol):
 
 
 GLOO: Final = "ProcessGroupGloo"
+ON_CPUS: Final = "gloo"
+WITH_GPUS: Final = "cpu:gloo,cuda:nccl"
+_FAKE: Final = "FakeProcessGroup"
+"""torch's class of groups without connections."""
+_OF_WORLD: Final = ("_backend", "_default_pg_init_method")
+"""What torch notes of its WORLD beside it."""
+_TABLES: Final = (
+    "pg_map",
+    "pg_names",
+    "pg_group_ranks",
+    "pg_backend_config",
+    "tags_to_pg",
+    "pg_to_tag",
+    "pg_coalesce_state",
+    "pg_flight_recorder_hooks",
+)
+"""torch's tables of groups."""
+_FIRST_NAME: Final = 1_000_000
+_NUMBERING: Final = "_set_sequence_number_for_group"
+"""What torch 2.13 calls on each of gloo's groups, and such a group refuses."""
 _REFERENCES: Final = [0]
 """The number of torch's own references to the installed group."""
 _CLAIMED: Final[list[weakref.ref[Any]]] = []
@@ -76,23 +97,42 @@ def connect_group(store: Store, name: str, *, rank: int, size: int, timeout: tim
     return cast("Group", group)
 
 
-def install(group: Group, store: Store, *, rank: int, world: int, timeout: timedelta) -> None:
+def install(group: Group, store: Store, *, rank: int, world: int, timeout: timedelta, backend: str = ON_CPUS) -> None:
     """Make a connected group torch's default group; torch must not have one yet.
 
-    `dist.get_backend()` returns gloo as usual. New groups of the script are made over `store`.
+    `dist.get_backend()` returns gloo as usual. New groups of the script are made over `store`. With a `backend` for
+    GPUs beside gloo, torch makes that part, which connects with its first collective.
     """
     lift_guard()
     found = getattr(distributed_c10d, GLOO, None)
     if found is None:
         raise UserError("this torch has no gloo: install one with torch.distributed")
 
-    setattr(distributed_c10d, GLOO, lambda *_, **__: group)
+    setattr(distributed_c10d, GLOO, _class_making(lambda *_, **__: group, found))
     try:
-        dist.init_process_group("gloo", store=PrefixStore("world", store), rank=rank, world_size=world, timeout=timeout)
+        dist.init_process_group(
+            backend, store=PrefixStore("world", store), rank=rank, world_size=world, timeout=timeout
+        )
     finally:
         setattr(distributed_c10d, GLOO, found)
     _REFERENCES[0] = sys.getrefcount(dist.group.WORLD)
     claim()
+
+
+def _class_making(make: Callable[..., Any], found: Any) -> type:
+    """What torch gets for a while in place of `found`, its class of gloo's groups: calling it returns what `make` does.
+
+    A class, because torch 2.13 asks whether what it got is of this class.
+    """
+
+    class Making(type):
+        def __call__(cls, *args: Any, **named: Any) -> Any:
+            return make(*args, **named)
+
+        def __instancecheck__(cls, thing: Any) -> bool:
+            return isinstance(thing, found) or type(thing).__name__ == _FAKE
+
+    return Making(GLOO, (), {})
 
 
 def install_placeholder(*, rank: int, world: int) -> None:
@@ -104,10 +144,59 @@ def install_placeholder(*, rank: int, world: int) -> None:
     lift_guard()
     store = dist.HashStore()  # type: ignore[attr-defined]
     install(_unconnected(None, rank, world), store, rank=rank, world=world, timeout=timedelta(seconds=1))
-    _PLACEHOLDERS.append(getattr(distributed_c10d, GLOO))
-    setattr(distributed_c10d, GLOO, _unconnected)
+    found = getattr(distributed_c10d, GLOO)
+    _PLACEHOLDERS.append(found)
+    setattr(distributed_c10d, GLOO, _class_making(_unconnected, found))
     for message in (dist.isend, dist.irecv):  # all others call these; the group itself would drop a message in silence
         _replace(inspect.unwrap(message), _refuse_message)
+
+
+def install_echo(rank: int, world: int) -> None:
+    """Make a group without connections torch's default group, whose collectives answer as if each rank had what this
+    one has. Only in `another_world`."""
+    make = partial(_unconnected, answers=True)
+    group = make(None, rank, world)
+    install(group, dist.HashStore(), rank=rank, world=world, timeout=timedelta(seconds=1))  # type: ignore[attr-defined]
+    setattr(distributed_c10d, GLOO, _class_making(make, getattr(distributed_c10d, GLOO)))
+
+
+@contextmanager
+def another_world() -> Iterator[None]:
+    """Meanwhile torch has none of its groups, and what is made here ends with it. Only for the main thread, while no
+    other one asks torch for its groups."""
+    from torch._C._distributed_c10d import _unregister_process_group  # noqa: PLC0415 - not needed by each process
+
+    there, gloo = distributed_c10d._world, getattr(distributed_c10d, GLOO)  # noqa: SLF001 - meant to be replaced
+    kept = {name: getattr(distributed_c10d, name) for name in _OF_WORLD}
+    lists = [(one, list(one)) for one in (_REFERENCES, _CLAIMED, _PLACEHOLDERS, _GUARDED)]
+    replaced = [(plain, plain.__code__, plain.__kwdefaults__) for plain, _, _ in _GUARDED]
+    hook = sys.excepthook
+    lift_guard()
+    if _PLACEHOLDERS:
+        setattr(distributed_c10d, GLOO, _PLACEHOLDERS[0])
+    _PLACEHOLDERS.clear()
+    distributed_c10d._world = here = _empty_world(there)  # noqa: SLF001
+    try:
+        yield
+    finally:
+        for name in here.pg_names.values():
+            _unregister_process_group(name)
+        distributed_c10d._world = there  # noqa: SLF001
+        distributed_c10d._update_default_pg(there.default_pg)  # noqa: SLF001 - it also tells C++ the rank
+        sys.excepthook = hook
+        lift_guard()
+        for one, before in lists:
+            one[:] = before
+        for plain, code, defaults in replaced:
+            plain.__code__, plain.__kwdefaults__ = code, defaults
+        for name, value in {**kept, GLOO: gloo}.items():
+            setattr(distributed_c10d, name, value)
+
+
+def _empty_world(world: Any) -> Any:
+    """One like this without groups. Their names are others than those of the living groups."""
+    tables: dict[str, Any] = {name: {} for name in _TABLES if hasattr(world, name)}
+    return SimpleNamespace(**tables, comms=[], default_pg=None, group_count=_FIRST_NAME)
 
 
 def has_placeholder() -> bool:
@@ -115,12 +204,13 @@ def has_placeholder() -> bool:
     return bool(_PLACEHOLDERS)
 
 
-def _unconnected(_: Any, rank: int, size: int, *__: Any, **___: Any) -> Group:
-    """What torch gets in place of a gloo group."""
+def _unconnected(_: Any, rank: int, size: int, *__: Any, answers: bool = False, **___: Any) -> Group:
+    """What torch gets in place of a gloo group. Its collectives fail unless it `answers` them itself."""
     from torch._C._distributed_c10d import FakeProcessGroup  # noqa: PLC0415 - not every torch has it
 
     options = FakeProcessGroup.Options()
-    options.error_on_collective = True
+    options.error_on_collective = not answers
+    setattr(FakeProcessGroup, _NUMBERING, lambda _: None)
     return cast("Group", FakeProcessGroup._create_internal(rank, size, options))  # noqa: SLF001 - there is no public way
 
 
@@ -128,7 +218,7 @@ def _unconnected(_: Any, rank: int, size: int, *__: Any, **___: Any) -> Group:
 def handing_out(groups: Sequence[Group]) -> Iterator[None]:
     """Meanwhile torch gets these connected groups, in this order, where it would connect new ones."""
     found, left = getattr(distributed_c10d, GLOO), iter(groups)
-    setattr(distributed_c10d, GLOO, lambda *_, **__: next(left))
+    setattr(distributed_c10d, GLOO, _class_making(lambda *_, **__: next(left), found))
     try:
         yield
     finally:

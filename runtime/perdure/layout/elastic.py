@@ -28,9 +28,19 @@ class ElasticMesh:
         """How many ranks it has."""
         return math.prod(self.shape)
 
+    @property
+    def row(self) -> int:
+        """How many ranks a row has."""
+        return math.prod(self.shape[1:])
+
+    def tears_rows(self, pod: int) -> bool:
+        """Whether pods of so many ranks have parts of rows: neither is each row in one pod, nor does it consist of
+        whole pods."""
+        return bool(pod % self.row and self.row % pod)
+
     def of(self, world: int) -> ElasticMesh:
         """The mesh of so many ranks. UserError if they do not fill whole rows."""
-        row = math.prod(self.shape[1:])
+        row = self.row
         if world < row or world % row:
             raise UserError(
                 f"the model is sharded over a mesh of shape {list(self.shape)}: it changes live to a multiple of {row} "

@@ -11,7 +11,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Final
 
 from perdure.errors import UserError
@@ -66,30 +66,49 @@ class Layout:
     """The mesh's ranks, row by row."""
     placements: tuple[Placement, ...]
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.shape, self.mesh, self.ranks, self.placements))
+
     def __str__(self) -> str:
         return f"{', '.join(map(str, self.placements))} over a mesh {list(self.mesh)} of the ranks {list(self.ranks)}"
 
     def at(self, coordinate: Sequence[int]) -> tuple[Part, ...]:
         """What the rank at this coordinate of the mesh holds; all of a tensor that has no elements."""
-        if not math.prod(self.shape):
-            return (Part(Box.whole(self.shape), (0,) * len(self.shape)),)
-        return parts(self.shape, self.mesh, coordinate, self.placements)
+        return _at(self, tuple(coordinate))
 
     def local_shape(self, coordinate: Sequence[int]) -> tuple[int, ...]:
         """The shape of the local tensor at this coordinate of the mesh."""
-        held = _held(self.shape, self.mesh, coordinate, self.placements)
-        return tuple(sum(map(len, runs)) for runs in held)
+        return _local_shape(self, tuple(coordinate))
 
     def holders(self) -> Mapping[Box, tuple[int, ...]]:
         """Each box, and the ranks that hold it, ascending."""
         return _holders(self)
 
 
+def _uncached_at(layout: Layout, coordinate: tuple[int, ...]) -> tuple[Part, ...]:
+    if not math.prod(layout.shape):
+        return (Part(Box.whole(layout.shape), (0,) * len(layout.shape)),)
+    return parts(layout.shape, layout.mesh, coordinate, layout.placements)
+
+
+_at = lru_cache(maxsize=LAYOUTS)(_uncached_at)
+
+
+@lru_cache(maxsize=LAYOUTS)
+def _local_shape(layout: Layout, coordinate: tuple[int, ...]) -> tuple[int, ...]:
+    held = _held(layout.shape, layout.mesh, coordinate, layout.placements)
+    return tuple(sum(map(len, runs)) for runs in held)
+
+
 @lru_cache(maxsize=LAYOUTS)
 def _holders(layout: Layout) -> Mapping[Box, tuple[int, ...]]:
     found: dict[Box, list[int]] = {}
     for rank, coordinate in zip(layout.ranks, itertools.product(*map(range, layout.mesh)), strict=True):
-        for part in layout.at(coordinate):
+        for part in _uncached_at(layout, coordinate):  # those of a thousand ranks would fill the cache
             found.setdefault(part.box, []).append(rank)
     return {box: tuple(sorted(ranks)) for box, ranks in found.items()}
 

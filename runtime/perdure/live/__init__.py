@@ -8,6 +8,7 @@ newcomer    a new process's side of a hand-over
 driving     drives one party's state machine
 header      what rank 0 sends ahead of the tensors
 effects     carries out the machine's actions
+trial       plays a change of ranks in this process alone, to see whether this torch can
 own_states  per-rank state: accumulators, generators, merged states
 resharding  checks a sharded model, and gives it its shards in a run of another size
 bridge      the connections of one attempt

@@ -16,6 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
+from perdure.checkpoint.boxes import meshes_stay
 from perdure.checkpoint.codec import decode
 from perdure.checkpoint.manifest import Item, read_item
 from perdure.checkpoint.state import RankState
@@ -43,7 +44,6 @@ from perdure.live.transfer import (
     preallocate,
     receive,
     send,
-    shards,
 )
 from perdure.live.word import Word
 from perdure.log.entry import ObjectRef, Opened, write_entry
@@ -149,6 +149,7 @@ class Effects:
         if mesh := self.resharding.mesh():
             warm = f"{warm}\na mesh of shape {list(mesh.shape)} in the newer run"
         self.keys.await_warm(warm, mark, self._deadline, self.run.settings.member)
+        self.resharding.take_memory()
         if self.party.decides:
             with suppress(StorageError):  # the next call asks whether the store answers
                 self._members = put_members(self.run.store, self.attempt.next, self.keys.members())
@@ -166,7 +167,7 @@ class Effects:
         self._preallocated = None
 
     def _preallocate(self, items: Sequence[Item]) -> None:
-        memory = preallocate(items)
+        memory = preallocate(items, self.run.registry.owners_of(items))
         if self._preallocated is not None:  # not given up meanwhile
             self._preallocated = memory
 
@@ -204,7 +205,9 @@ class Effects:
         return True
 
     def abort(self) -> None:
-        """Record that the newer run never opens, in later log entries of the older one."""
+        """Free what was taken for the newer run, and record that it never opens, in later log entries of the older
+        one."""
+        self.resharding.free_memory()
         checkpointer = self.run.opened_checkpointer
         if checkpointer and checkpointer.writer and self.party.old is not None:
             checkpointer.writer.never_opens(self.attempt.next)
@@ -280,6 +283,7 @@ class Effects:
         now = time.monotonic()
         self.stop_seconds[part], self._mark = self.stop_seconds.get(part, 0.0) + now - self._mark, now
 
+    @meshes_stay()
     def give(self, stop: Stop) -> None:
         """On an old rank: send what a commit made here would hold. This rank's state does not change."""
         bridge = self.bridge
@@ -320,10 +324,14 @@ class Effects:
 
     def take(self) -> RankState:
         """On a newcomer: wait until the old ranks stop, and receive the state into this script's own tensors."""
-        bridge, registry = self.bridge, self.run.registry
         self.keys.await_stop(self._deadline)
         self.stopped = True
         self.begin()
+        return self._take()
+
+    @meshes_stay()
+    def _take(self) -> RankState:
+        bridge, registry = self.bridge, self.run.registry
         header = Header.read(bridge.peers.announce(None))
         self.header = header
         self.lap("header")
@@ -477,7 +485,7 @@ class Effects:
             tuple(gathered.accumulators) if any(gathered.accumulators) else (),
             tuple(gathered.parts) if any(gathered.parts) else (),
             asdict(run.background.carried),
-            shards(state, mesh),
+            gathered.shards,
             mesh.shape if mesh else (),
             run.registry.sharding_options(),
             gathered.alone,

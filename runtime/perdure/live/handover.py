@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import threading
 import time
+from contextlib import nullcontext
 from functools import partial
 from typing import Final, NoReturn
 
 from perdure.checkpoint.manifest import Item
 from perdure.errors import Fenced, PeerLost, PerdureError, UserError
+from perdure.group.gloo import GlooPeers
 from perdure.host.threads import Flag
 from perdure.live.driving import Driver
 from perdure.live.effects import Effects
@@ -235,8 +237,15 @@ def _to_preallocate(run: Run, attempt: Attempt) -> tuple[Item, ...]:
 
 
 def _give(driver: Driver[Effects], stop: Stop) -> None:
+    """Another thread may end the attempt meanwhile, and agree with the other old ranks to train on. A call to them
+    that is late would then wait for ranks that are in their next step, and they for this one."""
+    peers = driver.effects.peers
+    moving = (
+        peers.only_while(lambda: driver.phase is PartyPhase.MOVING) if isinstance(peers, GlooPeers) else nullcontext()
+    )
     try:
-        driver.effects.give(stop)
+        with moving:
+            driver.effects.give(stop)
     except PerdureError as error:
         driver.feed(ev.Unable(str(error)))
     else:

@@ -26,7 +26,8 @@ class Header:
     objects: Any
     """The state's objects, encoded."""
     ranks: tuple[Any, ...]
-    """Each old rank's own state, encoded; for a newer run of another size only what all ranks share."""
+    """Each old rank's own state, encoded; for a newer run of another size only what ranks of another world continue
+    with (perdure.state.rng.elsewhere)."""
     place: ReadPosition
     """The place up to which rank 0 has read the log."""
     commit: CommitRef | None

@@ -72,6 +72,8 @@ def meet(run: Run, timeout: float) -> None:
         deadline = Deadline(settings.rendezvous, lambda: give_up(run), Env.RENDEZVOUS_SECONDS)
         groups = rendezvous(settings, timeout=timedelta(seconds=timeout), deadline=deadline)
     run.peers = groups.peers
-    run.agreement = Agreement(groups.agreement, interval=settings.check_seconds, beside=run.background)
+    run.agreement = Agreement(
+        groups.agreement, interval=settings.check_seconds, beside=run.background, apart=run.measurements
+    )
     run.heartbeat = make_heartbeat(run)
     run.heartbeat.start()

@@ -25,17 +25,18 @@ from perdure.wire.settings import NO_MEMBER, Member
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
-FORMAT: Final = 11
-"""Version of what the parties send each other: keys after the warm key, headers, tensors and what
-the ranks of a run tell each other. Parties of different ones
-do not meet: one image may have replaced another between the start of two pods."""
+FORMAT: Final = 13
+"""Version of what the parties send each other: keys after the warm key, headers, tensors and what the ranks of a run
+tell each other. Parties of different ones do not meet: one image may have replaced another between the start of two
+pods."""
 WARM_POLL_SECONDS: Final = 0.1
 STOP_POLL_SECONDS: Final = 0.002
 """Short, because training stands still while a newcomer waits for the old ranks to stop."""
 STOPPED: Final = "stopped"
 """Set once the old ranks have stopped and are sending."""
 WRITER: Final = "writer"
-ROOM: Final = "room"
+ROOM: Final = "room for shards"
+"""What newcomers need memory for, which may be shards. A version that does not know shards looks at another key."""
 PLACEHOLDER: Final = "placeholder"
 """Whether newcomers get a placeholder of their ranks: "1" or "0"."""
 WORD: Final = "word"

@@ -8,7 +8,7 @@ resuming and driving.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import torch
@@ -16,9 +16,10 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from perdure.group.world import foreign, has_placeholder, kept
+from perdure.live.trial import failure
 from perdure.loop.run import Run
 from perdure.state import keepers
-from perdure.state.fully_sharded import groups, keeps_others, meshes, references
+from perdure.state.fully_sharded import groups, has_no_groups, keeps_others, meshes, references
 from perdure.state.keepers import OWN_DDP
 from perdure.wire import Env
 from perdure.wire.channel import Attached
@@ -26,6 +27,10 @@ from perdure.wire.channel import Attached
 SHARDED_OPTIMIZER: Final = "ZeroRedundancyOptimizer"
 ONE_RANK: Final = "the model is sharded, and one rank alone holds no shards"
 UNREGISTERED: Final = "a model that fully_shard shards and that is not registered: register it, too"
+ON_GPUS: Final = (
+    f"on a machine with GPUs ranks change live only with {Env.LIVE}=yes, for jobs that train on its CPUs: "
+    "NCCL is not proven"
+)
 EARLY_COLLECTIVES: Final = (
     "the script makes collectives before its first batch, for which a newcomer has no other ranks: make them after it"
 )
@@ -39,7 +44,7 @@ def tell_attached(run: Run, why: str = "") -> None:
 
 def obstacle(run: Run) -> str:
     """Why this process cannot change its ranks while it trains, as far as cheap checks show; "" if it can."""
-    if not run.settings.live:
+    if run.settings.live is False:
         return f"{Env.LIVE}=no"
     if run.settings.joined:
         return "the process group was made before the Session, which cannot recreate it for other ranks"
@@ -49,8 +54,8 @@ def obstacle(run: Run) -> str:
         return "this run has no number"
     if run.settings.master_is_elsewhere:
         return "torchrun has started the ranks, and keeps their store"
-    if torch.cuda.is_available():
-        return "ranks on GPUs cannot connect yet while another run trains"
+    if torch.cuda.is_available() and not run.settings.live:
+        return ON_GPUS
     if run.joining and dist.is_initialized() and not has_placeholder():
         return "a process group that the script has made itself: the Session makes it with the first batch"
     if names := foreign(groups(run.registry.sharded_modules) if run.registry.sharded else ()):
@@ -71,11 +76,27 @@ def _registered(run: Run) -> str:
         return why
     if run.world == 1 and run.registry.sharded:
         return ONE_RANK
+    if why := _torn_groups(run):
+        return why
+    if run.registry.sharded and (why := failure()):
+        return why
     if run.collectives_before and has_placeholders(run):
         return EARLY_COLLECTIVES
     if SHARDED_OPTIMIZER in {kind.__name__ for thing in run.registry.things for kind in type(thing).__mro__}:
         return f"{SHARDED_OPTIMIZER}: its shards belong to the ranks that it was made with"
     return ""
+
+
+def _torn_groups(run: Run) -> str:
+    """What is wrong with the size of pods for tensor parallelism; "" for nothing. A pod of several ranks that leaves
+    would take parts of groups along."""
+    mesh = run.registry.mesh if run.registry.sharded and run.registry.tensor_parallel else None
+    if mesh is None or not mesh.tears_rows(run.settings.pod):
+        return ""
+    return (
+        f"groups of {mesh.row} ranks for tensor parallelism do not fit into pods of {run.settings.pod} ranks: "
+        f"let processesPerReplica be a multiple of {mesh.row}"
+    )
 
 
 def kept_world(run: Run) -> str:
@@ -94,10 +115,11 @@ def kept_world(run: Run) -> str:
 
 def hidden_obstacle(run: Run) -> str:
     """The obstacle among objects that the session was not given; "" for none. From any thread."""
-    return unknown_keeper(meshes(run.registry.sharded_modules) if run.registry.sharded else ())
+    return unknown_keeper(lambda: meshes(run.registry.sharded_modules) if run.registry.sharded else ())
 
 
-def unknown_keeper(known: Iterable[Any] = ()) -> str:
+def unknown_keeper(known: Callable[[], Iterable[Any]] = tuple) -> str:
     """The obstacle among the objects that keep their ranks, without the `known` ones; "" for none."""
-    own = {id(thing) for thing in known}
-    return next((why for thing, why in keepers.made() if id(thing) not in own), "")
+    made = keepers.made()  # first: a part of a known mesh that another thread makes from now on is not among these
+    own = {id(thing) for thing in known()}
+    return next((why for thing, why in made if id(thing) not in own and not has_no_groups(thing)), "")

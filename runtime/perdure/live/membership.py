@@ -63,16 +63,20 @@ def change_ranks(run: Run, bridge: Bridge, settings: Settings, reshard: Callable
         unsaid=run.agreement.unsaid,
         hint=run.hint,
         beside=run.background,
+        apart=run.measurements,
     )
     run.heartbeat = make_heartbeat(run)
     run.heartbeat.start(at_once=False)
-    if modules := run.registry.sharded_modules:
-        with handing_out(groups.of_mesh):
-            take_groups(modules)
-    reshard()
+    with run.registry.zeroing_gradients():
+        if modules := run.registry.sharded_modules:
+            with handing_out(groups.of_mesh):
+                take_groups(modules)
+        reshard()
     for replica in run.replicas:
         replica.adapt(settings.world, equal=True)
     run.progress.share(settings.rank, settings.world)
+    if run.measurements:
+        run.measurements.ranks_changed()
     return before
 
 

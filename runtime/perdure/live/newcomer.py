@@ -26,6 +26,7 @@ from perdure.live.header import Header
 from perdure.live.protocol import events as ev
 from perdure.live.protocol.parties import attempt_of
 from perdure.live.protocol.timing import Timetable
+from perdure.live.trial import failure
 from perdure.log.verdict import Verdict
 from perdure.loop.run import Run
 from perdure.wire import ErrorKind, ExitKind, Failure
@@ -99,6 +100,9 @@ class Newcomer:
         Returns None if the newer run begins in place instead. Raises HandoverFailed, Fenced or PeerLost. `why_not` is
         a reason why this process cannot join a living run: with one it returns None or raises.
         """
+        if self._run.registry.sharded:
+            why_not = why_not or failure()
+            self._run.registry.warm_up()
         self._driver.begin(self._run.registry.kind(), why_not)
         while True:
             match self._driver.next_act():
@@ -125,6 +129,10 @@ class Newcomer:
         if names := self._run.registry.not_registered_yet:
             late = ", ".join(names)
             driver.feed(ev.Unable(f"at its first batch it has not registered {late}, as the others have meanwhile"))
+        elif self._run.measures_alone:
+            driver.feed(
+                ev.Unable("of this process and the ranks that train one is to measure its training and one not")
+            )
         else:
             driver.effects.lap("script")
             self._hold_rescue_copy()

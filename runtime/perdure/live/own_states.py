@@ -1,14 +1,14 @@
 """Per-rank state in a hand-over: accumulators, random generators, and states that a script merges.
 
 Old rank 0 gathers that of all old ranks for the header. In a newer run of the same size a newcomer continues with what
-its predecessor had. In one of another size each rank merges the old ranks' states, and derives its generators. Used by
-perdure.live.effects.
+its predecessor had. In one of another size each rank merges the old ranks' states, and derives its generators: from its
+rank, or from its share of a batch (perdure.state.rng). Used by perdure.live.effects.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from perdure.checkpoint.codec import decode, encode
@@ -16,11 +16,11 @@ from perdure.checkpoint.state import RankState
 from perdure.group.collectives import on_all
 from perdure.live.header import Header
 from perdure.live.protocol.parties import Attempt, Party, PartyRole
-from perdure.live.transfer import shards
+from perdure.live.transfer import Placements, shards
 from perdure.loop.leaving import check_places, place
 from perdure.loop.run import Run
 from perdure.state.merging import parts_of, with_own
-from perdure.state.rng import alike, all_alike, apply, capture, derive, sums
+from perdure.state.rng import alike, apply, capture, derive, elsewhere, sums, unlike_in_shares
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,8 @@ class Gathered:
     """The accumulators of each old rank."""
     parts: Sequence[Mapping[str, Any]]
     """For a newer run of another size: each old rank's states that are merged."""
+    shards: Mapping[str, Placements]
+    """The sharded tensors, with their placements."""
     alone: Any = None
     """For a newer run of another size: the only old rank's own state."""
 
@@ -52,6 +54,8 @@ class OwnStates:
         self._same_size = attempt.world == attempt.new_world
         self._alike: dict[str, Any] = {}
         """Random generators equal on all old ranks, with which a run of another size continues."""
+        self._apart: tuple[str, ...] = ()
+        """Those in different states on old ranks with the same share of a batch."""
         self._merged: dict[str, Any] = {}
         """On a stayer: the merged states that it continues with."""
 
@@ -60,30 +64,31 @@ class OwnStates:
         of them if one cannot hand over what it has."""
         run, same = self._run, self._same_size
         position = run.progress.position()
-        drawn = {} if same else sums(run.progress.generators.state())
+        drawn = [] if same else [sums(run.progress.generators.state()), run.drawing_place.share]
         held = run.progress.sums.tell()
 
         def tell(own: Any) -> list[Any]:
             return [place(position), own if same else drawn, held, {} if same else parts_of([own])[0]]
 
-        state, staged = None, None
+        state, staged, placed = None, None, dict[str, Placements]()
         if self._attempt.tensor_receivers or (run.registry.sharded and not same):
             run.before_save()
             # A single rank may hold what cannot be saved.
-            state, _ = on_all(run.peers, "hands its state over", lambda: (self._movable(run.state()), None))
+            movable, _ = on_all(run.peers, "hands its state over", lambda: (self._movable(run.state()), None))
+            state, placed = movable
             staged, found = run.checkpointer.stage_and_tell(state, lambda staged: tell(staged.state))
         else:
             _, found = on_all(run.peers, "hands its place over", lambda: (None, tell(encode(run.registry.own()))))
         places, ranks, accumulators, parts = zip(*found, strict=True)
         check_places(list(places))
         names = run.images.alike if same else self._keep_alike(ranks)
+        gathered = Gathered(state, staged and staged.objects, (), names, accumulators, parts, placed)
         if staged is None:
-            return Gathered(state, None, (), names, accumulators, parts)
+            return gathered
         if same:
-            return Gathered(state, staged.objects, ranks, names, accumulators, parts)
-        shared = [all_alike(staged.state, names)] if names else []
-        alone = staged.state if self._attempt.world == 1 else None
-        return Gathered(state, staged.objects, shared, names, accumulators, parts, alone)
+            return replace(gathered, ranks=ranks)
+        shared = [kept] if (kept := elsewhere(staged.state, names, self._apart)) else []
+        return replace(gathered, ranks=shared, alone=staged.state if self._attempt.world == 1 else None)
 
     def merge(self, header: Header) -> None:
         """On a stayer: make its states in a run of another size. Raises UserError if the script's function fails."""
@@ -110,21 +115,21 @@ class OwnStates:
 
     def derive_generators(self) -> None:
         """Derive this rank's random generators, as in any run of another size than its predecessor."""
-        derive(self._run.seed, self._run.progress.step, self._run.rank)
+        derive(self._run.seed, self._run.progress.step, self._run.drawing_place, self._apart)
         apply(self._alike)
         self._run.images.join(tuple(self._alike))
 
     def _merge(self, header: Header) -> dict[str, Any]:
         return self._run.registry.merged(header.parts, rank=self._party.new or 0, world=self._attempt.new_world)
 
-    def _movable(self, state: RankState) -> RankState:
-        """The state, checked. UserError if one of its tensors cannot go to other ranks."""
-        shards(state, self._run.registry.mesh)
-        return state
+    def _movable(self, state: RankState) -> tuple[RankState, dict[str, Placements]]:
+        """The state, and its sharded tensors. UserError if one of its tensors cannot go to other ranks."""
+        return state, shards(state, self._run.registry.mesh)
 
-    def _keep_alike(self, drawn: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
+    def _keep_alike(self, by_rank: Sequence[tuple[Mapping[str, str], int]]) -> tuple[str, ...]:
         """Keep the generators that are equal on all ranks, and return their names. One rank has nothing to compare, so
-        that none is kept."""
-        now = capture() if len(drawn) > 1 else {}
-        self._alike = {name: now[name] for name in alike(drawn) if name in now}
+        that none is kept. `by_rank`: checksums, and the number of the share of a batch."""
+        self._apart = unlike_in_shares(by_rank)
+        now = capture() if len(by_rank) > 1 else {}
+        self._alike = {name: now[name] for name in alike([drawn for drawn, _ in by_rank]) if name in now}
         return tuple(self._alike)

@@ -5,24 +5,27 @@ Used by perdure.live.effects. Raises UserError if the script keeps something tha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from torch import Tensor
 
+from perdure.checkpoint.background.arena import room_for
 from perdure.checkpoint.boxes import is_sharded, meshes_stay, placements_over
 from perdure.checkpoint.manifest import SHARED
 from perdure.checkpoint.state import RankState
 from perdure.errors import UserError, in_words
+from perdure.host.memory import free_memory
 from perdure.layout.box import Box
 from perdure.layout.elastic import ElasticMesh, MeshChange, write_placements
 from perdure.layout.sharding import Placement
 from perdure.live.header import Header
 from perdure.live.liveness import ONE_RANK, UNREGISTERED, hidden_obstacle, obstacle
 from perdure.live.protocol.parties import Attempt, Party, PartyRole
-from perdure.live.transfer import Key, Place, mesh_change
+from perdure.live.transfer import Key, Place, allocate, mesh_change
+from perdure.live.trial import failure
 from perdure.loop.run import Run
-from perdure.state.fully_sharded import Resharded, keeps_others, own_divisor, strays
+from perdure.state.fully_sharded import Resharded, ShardMemory, keeps_others, own_divisor, strays
 
 
 class Resharding:
@@ -41,11 +44,18 @@ class Resharding:
         self._placed: set[tuple[tuple[int, ...], tuple[Placement, ...]]] = set()
         """The shapes and placements of the sharded tensors."""
         self._changes: dict[ElasticMesh, MeshChange] = {}
+        self._needed: Mapping[str, ShardMemory] = {}
+        """What memory the new shards need, as of the main thread's last look."""
+        self._memory: dict[str, Tensor] | None = {}
+        """Memory that was taken for them before the stop; None once the attempt is over."""
 
     def prepare(self) -> None:
         """On an old rank, in its main thread: prepare a newer run, for which shards may be others."""
         attempt, registry = self._attempt, self._run.registry
         self._look_at_shards()
+        if registry.sharded and (why := failure()):  # here at the latest, because the stop may not wait for it
+            self.obstacle = why
+            return
         if attempt.world == attempt.new_world:
             return
         if self._run.framework:
@@ -64,6 +74,10 @@ class Resharding:
                 )
             if self._party.new is not None:
                 self._resharded = Resharded(registry.sharded_modules, rank=self._party.new, world=attempt.new_world)
+                with suppress(UserError):  # all ranks meet this error in the stop, and end the attempt there
+                    self._needed = {
+                        name: self._resharded.room_for(tensor) for name, tensor in registry.sharded_tensors().items()
+                    }
         except Exception as error:  # noqa: BLE001 - whatever another torch does, the training goes on
             self.obstacle = in_words(error)
 
@@ -78,6 +92,26 @@ class Resharding:
                 for shape, placements in filter(all, self._placed):
                     moved, _ = change.of(shape, placements)
                     moved.work_out()
+
+    def take_memory(self) -> None:
+        """On a stayer, while training goes on: take the memory for its new shards and touch every page, because page
+        faults take longer than the sending. If this container has not that much beside what training needs, the stop
+        takes it, when nothing else does."""
+        taken, rooms = self._memory, self._needed.values()
+        if taken is None or any(room.device.type != "cpu" for room in rooms):  # of a device only the stop knows
+            return
+        if room_for(sum(room.size for room in rooms) * self._run.settings.pod):  # all ranks of the pod ask now
+            return
+        with suppress(UserError):
+            for name, room in self._needed.items():
+                taken[name] = allocate(name, room.memory)
+                if self._memory is None:
+                    return
+
+    def free_memory(self) -> None:
+        """The attempt is over, or has taken what it needs: free the memory that was taken before the stop. From any
+        thread."""
+        self._memory = None
 
     def _look_at_shards(self) -> None:
         registry = self._run.registry
@@ -134,7 +168,24 @@ class Resharding:
                 f"the script keeps a sharded tensor of shape {list(left[0].shape)} that is not registered: keep "
                 f".full_tensor() or .to_local() of it, or register the optimizer or module that has it"
             )
-        self._new_shards = {name: (tensor, *resharded.memory_for(tensor)) for name, tensor in live.items()}
+        taken, self._memory = self._memory or {}, None
+        rooms = {name: resharded.room_for(tensor) for name, tensor in live.items()}
+        self._check_memory([room for name, room in rooms.items() if name not in taken or not room.fits(taken[name])])
+        for name, tensor in live.items():
+            room, memory = rooms[name], taken.pop(name, None)
+            if memory is None or not room.fits(memory):
+                memory = allocate(name, room.memory)
+            self._new_shards[name] = (tensor, *resharded.placed(tensor, memory))
+
+    def _check_memory(self, rooms: Sequence[ShardMemory]) -> None:
+        """UserError unless this container has so much: it would be killed, and with it what it alone holds."""
+        size = sum(room.size for room in rooms if room.device.type == "cpu") * self._run.settings.pod
+        free = free_memory()
+        if free is not None and size > free:
+            raise UserError(
+                f"there is no memory for its new shards beside the present ones: they need {size / 2**20:.0f} MiB, "
+                f"and {free / 2**20:.0f} MiB are free"
+            )
 
     @property
     def places(self) -> dict[Key, Place]:
@@ -149,6 +200,7 @@ class Resharding:
     def forget_new_shards(self) -> None:
         """Free the new memory that no tensor has taken."""
         self._new_shards = {}
+        self.free_memory()
 
     def check_shards(self, header: Header, targets: Mapping[Key, Tensor]) -> None:
         """UserError unless this script shards the same tensors in the same way as the old ranks."""

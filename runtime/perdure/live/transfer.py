@@ -14,7 +14,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
@@ -22,7 +22,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from perdure.checkpoint import tensors
+from perdure.checkpoint import boxes, tensors
 from perdure.checkpoint.boxes import described as described_layout
 from perdure.checkpoint.boxes import held, is_sharded, placements_over, view
 from perdure.checkpoint.manifest import REPLICATED, SHARED, Item
@@ -174,25 +174,47 @@ def mesh_change(attempt: Attempt, mesh: ElasticMesh) -> MeshChange:
 
 
 def to_preallocate(named: Mapping[str, Tensor]) -> tuple[Item, ...]:
-    """The shared tensors that are large enough to allocate their memory before the stop."""
-    whole = {name: tensor for name, tensor in named.items() if not is_sharded(tensor)}
-    return tuple(item for item in _items(SHARED, whole) if item.device == "cpu" and item.size > SMALL_BYTES)
+    """The shared tensors to make before the stop: large ones, because of their memory, and sharded ones, because torch
+    needs a tenth of a millisecond for each. Sharded ones have a box."""
+    items = [item for item in _items(SHARED, named) if item.device == "cpu"]
+    sharded = {item.name for item in items if is_sharded(named[item.name])}
+    return tuple(
+        replace(item, box=Box.whole(item.shape)) if item.name in sharded else item
+        for item in items
+        if item.name in sharded or item.size > SMALL_BYTES
+    )
 
 
-def preallocate(items: Sequence[Item]) -> dict[Key, Tensor]:
-    """Allocate these tensors and touch every page: page faults would take longer than receiving. Raises UserError if
-    memory is short."""
+def preallocate(items: Sequence[Item], owners: Mapping[str, Tensor] = MappingProxyType({})) -> dict[Key, Tensor]:
+    """Allocate these tensors and touch every page: page faults would take longer than receiving. `owners`: by the name
+    of a sharded one the parameter whose shards it has; without one it gets no memory. Raises UserError if memory is
+    short."""
     found: dict[Key, Tensor] = {}
     for item in items:
-        try:
-            tensor = tensors.empty(item.dtype, item.shape, order=item.order)
-        except RuntimeError as error:
-            raise UserError(f"there is no memory for {item.name} ({item.size / 2**20:.0f} MiB): {error}") from error
-        memory = tensors.flat_bytes(tensor)
-        if memory is not None:
-            memory.numpy().fill(0)  # torch would start threads for this one
-        found[item.part, item.name] = tensor
+        if item.box is None:
+            make = partial(tensors.empty, item.dtype, item.shape, order=item.order)
+        elif (owner := owners.get(item.name)) is not None:
+            make = partial(boxes.like, owner, tensors.dtype_of(item.dtype))
+        else:
+            continue
+        found[item.part, item.name] = allocate(item.name, make)
     return found
+
+
+def allocate(name: str, make: Callable[[], Tensor]) -> Tensor:
+    """The new tensor that `make` returns, filled with zeros, so that every page is touched. Raises UserError, with the
+    name, if memory is short."""
+    try:
+        tensor = make()
+    except RuntimeError as error:
+        raise UserError(f"there is no memory for {name}: {error}") from error
+    local = boxes.local(tensor)
+    memory = tensors.flat_bytes(local)
+    if memory is None:  # on an accelerator, say
+        local.detach().zero_()
+    else:
+        memory.numpy().fill(0)  # torch would start threads for this one
+    return tensor
 
 
 def exchange(
@@ -206,7 +228,7 @@ def exchange(
     live = _live(state)
     with ThreadPoolExecutor(1, "perdure-handover-send") as sending:
         sent = sending.submit(
-            send, group, [parcel for parcel in given if parcel.sender == party != parcel.receiver], state
+            _send, group, [parcel for parcel in given if parcel.sender == party != parcel.receiver], live
         )
         mine = [parcel for parcel in given if parcel.receiver == party != parcel.sender]
         found = receive(group, mine, {}, new_shards)
@@ -220,8 +242,11 @@ def exchange(
 
 def send(group: Group, given: Sequence[Parcel], state: RankState) -> None:
     """Send the parcels of this process. Raises PeerLost if one does not arrive."""
-    live = _live(state)
-    with peer_lost("the state was sent"), torch.device("cpu"):
+    _send(group, given, _live(state))
+
+
+def _send(group: Group, given: Sequence[Parcel], live: Mapping[Key, Place]) -> None:
+    with peer_lost("the state was sent"), tensors.cpu_by_default():
         _interleave([_sending(group, parcel, live, _window(given)) for parcel in given])
 
 
@@ -245,7 +270,7 @@ def receive(
     items = {(item.part, item.name): item for parcel in given for item in map(parcel.item, parcel.moves)}
     found = {key: _target(item, targets.get(key)) for key, item in items.items() if key not in new_shards}
     into = {**new_shards, **{key: place for key, tensor in found.items() if (place := _held(tensor))}}
-    with peer_lost("the state was received"), torch.device("cpu"):
+    with peer_lost("the state was received"), tensors.cpu_by_default():
         _interleave([_receiving(group, parcel, into, _window(given)) for parcel in given])
     return found | {key: tensor for key, tensor in targets.items() if is_sharded(tensor)}
 
@@ -321,7 +346,8 @@ def _places(parcel: Parcel, found: Mapping[Key, Place]) -> Iterator[tuple[Tensor
         boxes = _views(parcel, message, found)
         flat = tensors.flat_bytes(boxes[0]) if len(boxes) == 1 else None
         if flat is None:
-            yield torch.empty(sum(map(tensors.size_of, boxes)), dtype=torch.uint8), partial(_unpack, boxes)
+            size = sum(map(tensors.size_of, boxes))
+            yield torch.empty(size, dtype=torch.uint8, device="cpu"), partial(_unpack, boxes)
         else:
             yield flat, None
 

@@ -11,6 +11,15 @@ from perdure.store import NoSuchKey, Store
 FOLDER: Final = re.compile(r"data/(?P<run>[0-9]+)/(?P<step>[0-9]+)-[0-9a-f]{16}/")
 """The folder of one attempt at a commit. Others may share a root's `data/`: only folders with such names are
 Perdure's."""
+_OTHERS: Final = re.compile(
+    r"log/[0-9]{16}\.json|members/[0-9]+-[0-9a-f]{16}\.json|pins/[0-9]{16}\.|trace/[^/]+-[0-9]+-[0-9]+-[0-9]{5,}\.jsonl"
+    r"|probe/[0-9a-f]{32}|store-check-[0-9a-f]{8}/"
+)
+
+
+def is_perdures(key: str) -> bool:
+    """Whether the key has a form that Perdure writes. Other programs may write below the same root."""
+    return bool(FOLDER.match(key) or _OTHERS.match(key))
 
 
 def shard_key(folder: str, rank: int, world: int) -> str:

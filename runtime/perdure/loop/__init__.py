@@ -1,6 +1,8 @@
 """One process's place in one run: its position, its requests, its reports, and how it leaves.
 
+adapting/   a batch that changes while the job trains
 data/       which sample goes where, and the loader a script iterates
+measuring/  step times and gradient noise, if a run is to measure them
 position/   steps, epochs, each loader's place, sums, and what ends a loop
 telemetry/  one stream of events, and its sinks
 
@@ -21,6 +23,7 @@ last_step           which images a rank of a sharded model leaves, so that one l
 death_cost          what the death of a member costs now
 optimizer_meeting   where the ranks meet before their optimizers step; step_exchanges warns of other exchanges there
 mirror              a rank's part in another pod's memory, as a pure machine; mirroring carries it out
+buddies             which pod mirrors which
 copy_budget         how much of the training's time copies for images may take
 current_call        the session call that a rank is in, for deadlock messages
 hanging             when a process hangs: pure; hang_watch looks at it, and writes the stacks of its threads (stacks)

@@ -18,9 +18,10 @@ from perdure.checkpoint import tensors
 from perdure.checkpoint.background import events as ev
 from perdure.checkpoint.background.machine import SavesState, begin, step
 from perdure.checkpoint.background.state import Carried, carried, may_hand_over, renewed, stands, unanswered, words
-from perdure.checkpoint.background.vector import Words, reduced
+from perdure.checkpoint.background.vector import ArenaUse, Words, reduced
 from perdure.checkpoint.checkpointer import SecondsLeft
 from perdure.errors import PerdureError, StorageError, StorageRefused, in_words
+from perdure.host.memory import MemoryPeak, missing_together
 from perdure.log.position import Position
 from perdure.loop.save_effects import DEADLINE_SECONDS, SaveEffects, SavingRun
 
@@ -30,6 +31,8 @@ STAND_SECONDS: Final = DEADLINE_SECONDS
 """How long ranks wait for the previous save to finish when another one is due."""
 STOP_SECONDS: Final = 3.0
 """How long a hand-over waits for the store's answer to a commit."""
+_LOOKS: Final = 2
+"""So many steps tell what the next ones will take."""
 SHARE: Final = 0.25
 """A rank that is asked to leave waits for at most this part of its time for the save before the one that is wanted."""
 
@@ -49,7 +52,14 @@ class BackgroundSaves:
         self._effects = SaveEffects(run)
         self._turns = 0
         """How often the ranks have left with a save under way, and then trained on in another loop."""
-        self._looked_for_room = False
+        self._begun_at: int | None = None
+        """The step that was done when this process began to train in this run."""
+        self._looks = _LOOKS
+        """How often the ranks still look for memory before a save is due."""
+        self._peak = MemoryPeak()
+        """Of this process, while it trains and has no memory for a copy."""
+        self._grows_by: int | None = None
+        """How many bytes it took for its steps, when it got memory for a copy."""
         self._trains = False
         """Whether the script gets a batch to train next."""
 
@@ -67,6 +77,7 @@ class BackgroundSaves:
         if not self._idle:
             self._feed(ev.HandsOver())
         self._state = renewed(self._state, self._mark(), self._run.settings.rank)
+        self._begun_at, self._looks = None, _LOOKS  # as on a newcomer, because the ranks look together
         self._effects.join_newer_run()
 
     def end(self) -> None:
@@ -121,13 +132,16 @@ class BackgroundSaves:
             if reason:
                 save(reason)
             return
-        looks = progress.step > 0 and (reason or not self._looked_for_room) and not state.room
-        size = self._bytes() if reason or looks else 0
+        if self._begun_at is None:
+            self._begun_at = progress.step
+            self._peak.begin()
+        looks = self._looks > 0 and progress.step > self._begun_at and not reason
+        size = self._bytes() if reason or looks or state.owed else 0
         pays = size >= self._run.settings.background_bytes
-        if looks:
-            self._looked_for_room = True
-            if pays:
-                self._feed(ev.Room(self._effects.copies.make_room(size // self._run.peers.world)))
+        if looks and pays:
+            self._make_room(size)
+        elif looks:
+            self._looks = 0
         if self._idle and not (reason and pays):
             if reason:
                 save(reason)
@@ -135,7 +149,7 @@ class BackgroundSaves:
         self._look()
         paused = self._run.schedule.paused or bool(state.outcome and not state.outcome.seq)
         if state.save is None and (reason or (state.owed and not paused)):
-            self._agree("says whether it can copy what it saves")
+            self._agree_to_copy(size if pays else 0)
         position = progress.position() if reason else None
         here = ev.AtBoundary(
             progress.step,
@@ -157,9 +171,41 @@ class BackgroundSaves:
         said, waits = self._gather("waits for the save before", time.monotonic() - begun > patience)
         self._feed(ev.Stood(said, late=any(waits)), save)
 
-    def _agree(self, doing: str) -> None:
-        said, _ = self._gather(doing, None)
+    def _agree_to_copy(self, size: int) -> None:
+        """Hears whether all ranks can copy what they save, after those that could not have looked for memory."""
+        said, _ = self._gather("says whether it can copy what it saves", None)
+        if said.arena == ArenaUse.NONE and size:
+            self._make_room(size)
+            said, _ = self._gather("says whether it has memory for a copy", None)
         self._feed(ev.Agreed(said))
+
+    def _make_room(self, size: int) -> None:
+        """Ranks without memory for a copy take it, if their pod has enough for all its ranks beside their steps.
+        Collective.
+
+        What a step takes is known once this process has done one. Of the first one it is an upper bound, because what
+        that creates stays. Before it, on a newcomer, the most that another rank knows counts.
+        """
+        peers, pod, copies = self._run.peers, self._run.settings.pod, self._effects.copies
+        part, grows_by = size // peers.world, self._grows_by
+        if grows_by is None and self._run.progress.step > (self._begun_at or 0):
+            grows_by = self._peak.growth()
+        told = peers.gather("says how much memory a copy needs", [*copies.needs(part), grows_by])
+        most = max((grows for *_, grows in told if grows is not None), default=None)
+        if most is None:
+            return
+        needs = [(lacks + (most if grows is None else grows), free) for lacks, free, grows in told]
+        missing = [missing_together(needs[first : first + pod]) for first in range(0, len(needs), pod)]
+        self._looks = max(self._looks - 1, 0) if any(missing) else 0
+        own = missing[self._run.settings.rank // pod]
+        if self._known.room:
+            return
+        made = not (own and self._looks) and copies.make_room(part, own)
+        self._feed(ev.Room(made))
+        if made:
+            self._grows_by = most if grows_by is None else grows_by
+        else:
+            self._peak.begin()
 
     def _gather(self, doing: str, beside: Any) -> tuple[Words, list[Any]]:
         answers = self._run.peers.gather(doing, [list(words(self._known).vector()), beside])

@@ -126,7 +126,7 @@ class Deferral(Generic[Copied]):
         live, parted, begun = staged.pieces, None, self._clock()
         if trains and not self.refused and not self._plain and isinstance(live, LiveBytes):
             with suppress(MemoryError):
-                parted = defer(live, self._registry.stepped(), MOST_AT_ONCE_BYTES)
+                parted = defer(live, self._registry.stepped(), self._registry.frozen(), MOST_AT_ONCE_BYTES)
         if parted is None:
             self._plain = max(self._plain - 1, 0)
             part = fill(staged)

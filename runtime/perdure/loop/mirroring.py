@@ -2,8 +2,8 @@
 
 perdure.loop.mirror decides when. A snapshot is an image (perdure.checkpoint.image_file) in a file of this pod's agent.
 It is copied while training goes on, as a save is (perdure.loop.deferral), and then a thread sends it to the buddy: the
-rank with the same number in the next pod. So after a death the survivors' agents have all parts, and nothing has to be
-written any more.
+rank with the same number in another pod (perdure.loop.buddies). So after a death the survivors' agents have all parts,
+and nothing has to be written any more.
 
 Called by perdure.session.boundary; perdure.loop.survivor_snapshots tells the agent what is there.
 """
@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from perdure.checkpoint import boxes, tensors
 from perdure.checkpoint.background.arena import StateChanged
@@ -27,8 +27,9 @@ from perdure.checkpoint.upload import Staged
 from perdure.console import say
 from perdure.errors import in_words
 from perdure.group.mirror_link import LinkBroken, MirrorReceiver, MirrorSender, allocated, own_address
-from perdure.host.memory import free_memory
+from perdure.host.memory import free_memory, missing_together
 from perdure.log.images import Stamp
+from perdure.loop.buddies import buddies, on_own_node
 from perdure.loop.death_cost import MirrorGuard
 from perdure.loop.deferral import Deferral, NoCopy
 from perdure.loop.mirror import MirrorState, MirrorWord, agreed, is_due, must_agree, renewed, taken
@@ -43,6 +44,8 @@ LOOK_SECONDS: Final = 0.2
 """How often a rank that waits for its snapshot's delivery looks whether it is to leave."""
 OWN_SLOTS: Final = 2
 """The first of the agent's files for a mirror are for this rank's own snapshots, the others for another rank's."""
+_NODE: Final = 3
+"""Where a rank's node is in what it tells, behind its address, port and token."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +174,8 @@ class Mirror:
         self._trouble = "its buddy cannot listen"
         try:
             receiver = MirrorReceiver(run.settings.mirror_files[OWN_SLOTS:], _has_room)
-            here = own_address(run.settings.master or ("127.0.0.1", 1)), receiver.port, receiver.token.hex()
+            address = own_address(run.settings.master or ("127.0.0.1", 1))
+            here = address, receiver.port, receiver.token.hex(), run.settings.member.node
         except OSError as error:
             say(f"checkpoint.mirror: this rank cannot listen for another one's snapshots: {error}")
         said = run.peers.gather("says where it is mirrored", [here, self._state.whole, self._lacking(), free_memory()])
@@ -182,7 +186,7 @@ class Mirror:
             if receiver:
                 receiver.close()
             return False
-        sender, there = None, said[(run.rank + run.settings.pod) % run.world][0]
+        sender, there = None, self._buddy_among([one[0] for one in said])
         if there is not None:
             try:
                 sender = MirrorSender((there[0], there[1]), bytes.fromhex(there[2]))
@@ -191,6 +195,17 @@ class Mirror:
         if receiver is not None:
             self._link = _Link(receiver, sender)
         return True
+
+    def _buddy_among(self, places: Sequence[Sequence[Any] | None]) -> Sequence[Any] | None:
+        """Where this rank's buddy listens, if it does. An older version does not tell its node."""
+        pod, rank = self._run.settings.pod, self._run.rank
+        nodes = [str(place[_NODE]) if place and len(place) > _NODE else "" for place in places[::pod]]
+        if shared := on_own_node(nodes):
+            self._say(
+                f"checkpoint.mirror: {shared} of {len(nodes)} pods are on one node with the pod that mirrors them: if "
+                f"that node dies, the newest commit counts"
+            )
+        return places[buddies(nodes)[rank // pod] * pod + rank % pod]
 
     def _lacking(self) -> int:
         """The bytes that this rank's slots, and another one's here, will take beyond what they have."""
@@ -296,9 +311,9 @@ def _crowded(ranks: Sequence[tuple[int, int | None]], pod: int) -> str:
     """Which pod has no memory for what its ranks lack; "" if all have. `ranks` has what each lacks, and sees free."""
     for first in range(0, len(ranks), pod):
         here = ranks[first : first + pod]
-        free = min((free for _, free in here if free is not None), default=None)
-        lacking = sum(lacking for lacking, _ in here)
-        if free is not None and lacking + MARGIN_BYTES > free:
+        if missing := missing_together([(MARGIN_BYTES, None), *here]):
+            lacking = sum(lacking for lacking, _ in here)
+            free = lacking + MARGIN_BYTES - missing
             return (
                 f"snapshots need {lacking / 2**20:.0f} MiB more in the pod of rank {first}, "
                 f"and {free / 2**20:.0f} MiB are left"

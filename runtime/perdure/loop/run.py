@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, Final
 
 from perdure.checkpoint.checkpointer import Checkpointer
@@ -23,11 +24,15 @@ from perdure.group.old_groups import OldGroups
 from perdure.group.peers import Peers, Solo
 from perdure.group.world import collectives_so_far
 from perdure.log.images import Stamp
+from perdure.loop.adapting.decision_list import DecisionHistory
 from perdure.loop.background_saves import BackgroundSaves
+from perdure.loop.data.batch_share import BatchShare, share_in
 from perdure.loop.death_cost import death_cost
 from perdure.loop.evaluated import Evaluated
 from perdure.loop.framework import Framework
 from perdure.loop.hooks import HookName, Hooks
+from perdure.loop.measuring.measurements import EVERY, Measurements
+from perdure.loop.measuring.measurements import STATE as MEASURED
 from perdure.loop.mirroring import Mirror
 from perdure.loop.position.accumulating import Sums
 from perdure.loop.position.datasets import Datasets
@@ -38,7 +43,7 @@ from perdure.loop.reports import Reports, read_values
 from perdure.loop.requests import Requests
 from perdure.loop.result import Result
 from perdure.loop.survivor_snapshots import SurvivorSnapshots
-from perdure.loop.telemetry.events import Event, Reported
+from perdure.loop.telemetry.events import Event, HandoverStop, Reported
 from perdure.loop.telemetry.figures import FiguresToAgent
 from perdure.loop.telemetry.sinks import LogLines
 from perdure.loop.telemetry.timings import Timings
@@ -56,15 +61,27 @@ from perdure.wire.settings import Settings
 OWN_VALUES: Final = "session"
 """The name under which a checkpoint holds the script's own values."""
 OWN_STOPPING: Final = "session_stopping"
-"""The name for the session's own values: training time, requests to stop, result, accumulators, facts of datasets."""
+"""The name for the session's own values: training time, requests to stop, result, accumulators, facts of datasets,
+decisions about the batch."""
 
 
 class SessionState:
     """The session's own state, under one name. A checkpoint of an older version holds a part of it."""
 
-    def __init__(self, *kept: Stopping | Result | Sums | Datasets) -> None:
+    def __init__(self, *kept: Stopping | Result | Sums | Datasets | DecisionHistory) -> None:
         """No two of them use the same name for a value."""
-        self._kept = kept
+        self._kept: list[Stopping | Result | Sums | Datasets | DecisionHistory | Measurements] = [*kept]
+        self._loaded: Mapping[str, Any] = {}
+
+    @property
+    def measured(self) -> bool:
+        """Whether the run that it was loaded from has measured its training."""
+        return MEASURED in self._loaded
+
+    def add(self, one: Measurements) -> None:
+        """One more from now on. It gets its part of a checkpoint that was loaded before."""
+        self._kept.append(one)
+        one.load_state_dict(self._loaded)
 
     def state_dict(self) -> dict[str, Any]:
         """The values of all of them."""
@@ -72,6 +89,7 @@ class SessionState:
 
     def load_state_dict(self, saved: Mapping[str, Any], /) -> None:
         """Restores each of them."""
+        self._loaded = saved
         for one in self._kept:
             one.load_state_dict(saved)
 
@@ -83,8 +101,14 @@ class Run:
     peers: Peers
     agreement: Agreement
     heartbeat: Heartbeat
+    hands_over = False
+    """Whether its ranks are in the stop of a live hand-over."""
     _own_collectives = 0
     """Collectives that are not the script's. A newcomer skips them."""
+    _resumed_share: list[int] | None = None
+    """This rank's share of a batch as the checkpoint has it."""
+    measurements: Measurements | None = None
+    """What it measures of its training; None unless it is to."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -93,7 +117,12 @@ class Run:
         self.progress.generators.follow(self.registry.modes)
         self.timings = Timings()
         self.figures = FiguresToAgent(
-            settings.report_fd, settings.world, self._part_done, self._save_seconds, self._death_cost
+            settings.report_fd,
+            settings.world,
+            self._part_done,
+            self._save_seconds,
+            self._death_cost,
+            started=settings.started,
         )
         self.reporter = Reporter(settings.report_fd, LogLines(settings.run, settings.rank), self.timings, self.figures)
         self.requests = Requests(
@@ -116,8 +145,8 @@ class Run:
         self.registry.add(OWN_VALUES, self.user_state)
         self.result = Result()
         self._reported_result: dict[str, Any] | None = None
-        own = SessionState(self.stopping, self.result, self.progress.sums, self.progress.datasets)
-        self.registry.add(OWN_STOPPING, own, loose=True)
+        self._own_state = SessionState(self.stopping, self.result, *self.progress.kept)
+        self.registry.add(OWN_STOPPING, self._own_state, loose=True)
         self.joining = settings.handover is not None
         """Whether this process waits to join a living run, and is no rank of it yet."""
         self.old_groups = OldGroups()
@@ -198,7 +227,25 @@ class Run:
         if not self.joining:
             with self.own_collectives():
                 replica.adapt(self.world, gather=self.peers.gather)
+        if self.measurements:
+            replica.watch(self.measurements.rank_norms)
         self.replicas.append(replica)
+
+    @property
+    def measures_alone(self) -> bool:
+        """Whether it measures its training and the run that it goes on with does not, or the other way round."""
+        return (self.measurements is not None) is not self._own_state.measured
+
+    def measure(self, batch: int, every: int = EVERY) -> Measurements:
+        """Measures the training from now on. All ranks call it between the same two steps. `batch`: the samples of the
+        script's own batch. `every`: of how many steps one is looked at for its gradients."""
+        if self.measurements is None:
+            self.measurements = Measurements(self, batch, every)
+            self._own_state.add(self.measurements)
+            self.agreement.apart = self.measurements
+            for replica in self.replicas:
+                replica.watch(self.measurements.rank_norms)
+        return self.measurements
 
     def state(self) -> RankState:
         """The state that a save made now would hold."""
@@ -223,9 +270,39 @@ class Run:
         with peer_lost("buffers were spread"):
             spread_now(self.replicas)
 
+    @property
+    def batch_share(self) -> BatchShare | None:
+        """This rank's share of a batch; None before the script has said which ranks share one."""
+        mesh = self.progress.batch_mesh or self._models_mesh
+        if mesh is not None:
+            return share_in(mesh)
+        return BatchShare(self.rank, self.world) if self.progress.sources else None
+
+    @cached_property
+    def _models_mesh(self) -> Any:
+        """Sharded models are registered before this is first asked for, and keep their mesh."""
+        return self.registry.batch_mesh
+
+    @property
+    def drawing_place(self) -> rng.DrawingPlace:
+        """Where this rank is among those that draw random numbers."""
+        share = self.batch_share
+        return rng.DrawingPlace(self.rank, self.rank if share is None else share.rank)
+
+    def resume_share(self, own: Mapping[str, Any] | None) -> None:
+        """Takes this rank's share of a batch from its own state in a checkpoint of as many ranks: it counts until the
+        script says. Without any, the rank draws as if each had a share of its own."""
+        self._resumed_share = [self.rank, self.world] if own is None else own.get(rng.SHARE)
+
+    def _share(self) -> dict[str, Any]:
+        share = self.batch_share
+        if share is None:
+            return {rng.SHARE: self._resumed_share} if self._resumed_share else {}
+        return {rng.SHARE: [share.rank, share.world]}
+
     def own(self, reading: rng.Reading = rng.IN_FULL) -> dict[str, Any]:
         """The part of the state that is this rank's alone."""
-        kept = {**self.progress.sums.own(), **self.registry.own()}
+        kept = {**self._share(), **self.progress.sums.own(), **self.registry.own()}
         return {"rng": self.progress.generators.state(reading), "asked": self.stopping.requested, **kept}
 
     def let_go(self) -> None:
@@ -257,6 +334,17 @@ class Run:
     def tell(self, event: Event) -> None:
         """Reports an event to the agent, the trace and the other sinks."""
         self.reporter.tell(event)
+
+    @contextmanager
+    def handing_over(self) -> Iterator[None]:
+        """The block is the stop of a live hand-over."""
+        self.hands_over = True
+        self.tell(HandoverStop(True))
+        try:
+            yield
+        finally:
+            self.hands_over = False
+            self.tell(HandoverStop(False))
 
     def tell_commit(self, *, goal: bool = False) -> None:
         """Reports the newest commit to the agent and the hooks. `goal`: it is the last one of the training."""
@@ -309,4 +397,5 @@ class Run:
             seconds,
             epoch=self.progress.epochs_done,
             attempt=self.attempt,
+            accounts=self.figures.ledger.accounts,
         )

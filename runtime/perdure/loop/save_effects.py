@@ -39,7 +39,8 @@ from perdure.wire.settings import Member, Settings
 DEADLINE_SECONDS: Final = 300.0
 """A save may take this long, and longer if it is large."""
 SLOWEST: Final = 8 * 2**20
-"""Bytes per second. A rank that uploads slower than this has failed."""
+"""Bytes per second. A rank that uploads slower than this has failed, unless its upload still moves at the deadline:
+nothing would be faster if it began anew."""
 ANSWERED_SECONDS: Final = 1.0
 """An estimate of the time to write the manifest and the log entry."""
 
@@ -140,9 +141,11 @@ class SaveEffects:
         return self._copied_as(self._last, self.deferral.found())
 
     def has_become_late(self, save: ev.Save) -> bool:
-        """Whether this save's deadline has passed; true once."""
+        """Whether this save's deadline has passed, and its upload has not moved for as long as a small save may take;
+        true once."""
         copied = self._copied(save)
-        if save.name == self._late or time.monotonic() <= copied.copied + copied.allowed:
+        until = max(copied.copied + copied.allowed, self.copies.moved_at + DEADLINE_SECONDS)
+        if save.name == self._late or time.monotonic() <= until:
             return False
         self._late = save.name
         return True

@@ -36,18 +36,55 @@ def stacks(frames: Mapping[int, FrameType], names: Mapping[int, str], first: int
         yield f"  and {len(threads) - THREADS_SHOWN} more threads\n"
 
 
-def standing(frame: FrameType | None, waits: str, *, runs: bool, alone: bool) -> Standing | None:
+def standing(frame: FrameType | None, waits: str, *, runs: bool, alone: bool, moves: bool = False) -> Standing | None:
     """In which kind of place the session's thread stands; None if it has ended.
 
-    `waits` is what the session itself waits for; `runs`: the thread takes CPU time; `alone`: there are no other ranks.
+    `waits` is what the session itself waits for; `runs`: the thread takes CPU time; `alone`: there are no other ranks;
+    `moves`: it was seen in several calls, so the ranks that it waits for answer.
     """
     if frame is None:
         return None
-    file = Path(frame.f_code.co_filename).as_posix()
-    collective = any(part in file for part in _COLLECTIVES) or (_BACKWARD in file and not runs)
-    if not alone and (waits or collective):
+    collective = _is_collective(frame) or (_BACKWARD in _file(frame) and not runs)
+    if not alone and (waits or (collective and not moves)):
         return Standing.WAITS_FOR_RANKS
     return Standing.RUNS if runs else Standing.STANDS
+
+
+class SeenCalls:
+    """Whether a thread goes on from one call to another, as far as looks at its frames show that.
+
+    A collective is one call, whatever it calls itself: a wait may look again and again.
+    """
+
+    def __init__(self, frame: FrameType | None) -> None:
+        """Keeps the frame, and with it what its variables hold, for as long as this object lives: then no other frame
+        can be taken for it."""
+        self._first = frame and _call(frame)
+        self._at = self._first and self._first.f_lasti
+        self.moves = False
+        """Whether another call was seen."""
+
+    def look(self, frame: FrameType | None) -> None:
+        """The thread's innermost frame now."""
+        call = frame and _call(frame)
+        self.moves |= call is not self._first
+        if call and not _is_collective(call):
+            self.moves |= call.f_lasti != self._at
+
+
+def _call(frame: FrameType) -> FrameType:
+    """The innermost call; of a collective the outermost of its frames."""
+    while _is_collective(frame) and frame.f_back and _is_collective(frame.f_back):
+        frame = frame.f_back
+    return frame
+
+
+def _is_collective(frame: FrameType) -> bool:
+    return any(part in _file(frame) for part in _COLLECTIVES)
+
+
+def _file(frame: FrameType) -> str:
+    return Path(frame.f_code.co_filename).as_posix()
 
 
 def _stack(name: str, frame: FrameType) -> str:

@@ -138,6 +138,7 @@ class SurvivorSnapshots:
             register_optimizer_step_post_hook(_behind(mine)),
         ]
 
+    @boxes.meshes_stay()
     def _look_at_shards(self) -> None:
         """The ranks, or what they hold, may be others: whether another one holds the same, and whether all meet before
         they step. Equal on all ranks."""
@@ -232,6 +233,7 @@ class SurvivorSnapshots:
         parameters before its next batch.
         """
         self._exchanges.reset()
+        self._run.registry.reshard()  # a snapshot does, and whether one is taken now each rank decides by itself
         self._look_again()
         with self._lock:
             if after_takeover:

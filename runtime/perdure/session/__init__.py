@@ -10,6 +10,7 @@ loading      a commit's parts without a session; importing: a state_dict that no
 job          the epochs up to the goal
 boundary     where a run may stop
 loop_exit    how a script has left its epoch loop
+acting       what it does for a loader that adapts
 weighting    how much a rank's mean loss counts; closures: the loss that an optimizer's closure returns
 exchanging   small values between ranks
 current      the process's session, for functions of the package

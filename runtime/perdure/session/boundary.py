@@ -70,8 +70,13 @@ class Boundary:
         self.begin_evaluation: Callable[[str], None] = lambda _: None
         """Opens the run if an evaluation begins outside of the epoch loops."""
         self._fingerprints = Fingerprints()
-        self._weights_after_epoch: Fingerprint | None = None
-        """The weights after an epoch's last step, while the rest of its body runs."""
+        self._own_weights: Fingerprint | None = None
+        """The training's weights, which an evaluation may replace for a while: those after the last step, if the script
+        is known to evaluate between two steps, and those around an epoch's batches. None if they are not known."""
+        self._in_step_rest = False
+        """True from a step until the next batch: what the script does there belongs to that step."""
+        self._evaluates_in_steps = False
+        """Whether the script has polled, or made a pass over an evaluation, between two steps."""
         self._said_other = False
         self._repeated = Repeated(run)
         self._unheard: PeerLost | None = None
@@ -94,6 +99,7 @@ class Boundary:
 
     def batch_requested(self, source: Source[Any]) -> None:
         """The script requests its next batch: does what is due, if the run may stop here."""
+        self._measure_time(source)
         if self._run.registry.not_registered_yet:
             settle(self._run)
         stops = self._progress.batch_requested(source)
@@ -101,6 +107,7 @@ class Boundary:
             self._vote_in_evaluation(source, stops=stops)
         if stops and not source.evaluates:
             self._run.evaluated.settle()
+            self._end_step_rest()
             self._repeated.first_batch()
             source.refuse_late_place(self._streams)
             self._run.first_batch()
@@ -123,23 +130,45 @@ class Boundary:
         self._run.mirror.at_boundary(trains=not source.evaluates)
 
     def _have_own_weights(self, doing: str) -> bool:
-        """Whether the models have the weights that the epoch's last step left. Collective if all ranks have to act.
+        """Whether the models are known to have the training's own weights. Collective if all ranks have to act.
 
         An evaluation may replace them, for example by an average, and restore them afterwards. Nothing is saved
         meanwhile.
         """
-        if self._weights_after_epoch is None or self.epoch is None:
+        if self.epoch is None or (self._own_weights is None and not self._in_step_rest):
             return True
-        have = self._fingerprints.look(self._run.registry.parameters()).elements == self._weights_after_epoch.elements
+        own = self._own_weights
+        known, have = own is not None, own is not None and self._weights().elements == own.elements
         if self.leaving or self._due or self._run.agreement.attempt:
-            have = all(self._run.peers.gather(f"{doing} in the rest of an epoch", have))
+            where = "a step" if self._in_step_rest else "an epoch"
+            have, known = map(
+                all, zip(*self._run.peers.gather(f"{doing} in the rest of {where}", (have, known)), strict=True)
+            )
         if not have and self.leaving and not self._said_other:
             self._said_other = True
             self.warn(
                 "asked to leave, but the weights differ from those after the last step, as when an evaluation uses an "
                 "average: nothing is saved until they are back"
+                if known
+                else f"asked to leave in the script's first evaluation between two steps, after step "
+                f"{self._progress.step}: it may use other weights than the training, so nothing is saved before it ends"
             )
         return have
+
+    def _weights(self) -> Fingerprint:
+        return self._fingerprints.look(self._run.registry.parameters())
+
+    def _begin_step_rest(self) -> None:
+        """What the script does until the next batch belongs to the step that is done."""
+        self._in_step_rest = True
+        self._own_weights = None
+        if self._evaluates_in_steps or self.leaving or self._wants_exit:
+            self._own_weights = self._weights()
+            self._run.registry.modes.note_step()
+
+    def _end_step_rest(self) -> None:
+        self._in_step_rest, self._own_weights = False, None
+        self._run.registry.modes.forget_step()
 
     def _streams(self) -> Mapping[str, Any]:
         """Registered objects that can be iterated. A checkpoint saves their positions, whichever batch they are at."""
@@ -181,10 +210,10 @@ class Boundary:
         run = self._run
         self._note(run.agreement.collect())
         run.mirror.settle()
-        self._weights_after_epoch = None  # newcomers have none either
+        self._own_weights = None  # newcomers have none either
         if not self.leaving and run.agreement.attempt:
             try:
-                with run.heartbeat.paused():
+                with run.heartbeat.paused(), run.handing_over():
                     self.leaving = self.live_handover.hand_over(Stop(source.name, self._due, self.exhausted))
             except BaseException as error:
                 self._departing = error  # if a leaver's script catches it, the process is still no rank any more
@@ -193,23 +222,37 @@ class Boundary:
             self.leave()
         self._run.images.reach_safe_point(after_takeover=True)
 
+    def draw_begins(self, source: Source[Any]) -> None:  # noqa: ARG002
+        """The batch is drawn next. No rank waits for another one until it is handed out."""
+        self._run.figures.begin_draw()
+
     def batch_handed_out(self, source: Source[Any]) -> None:
         """A batch goes to the script."""
+        self._run.figures.end_draw()
         self._progress.batch_handed_out(source)
         if not source.evaluates:
             self._run.evaluated.begin_step()
+        if self._run.measurements:
+            self._run.measurements.batch_handed_out(source)
 
     def end_pass(self, source: Source[Any]) -> None:
         """A loop over `source` is over."""
+        self._measure_time(source)
         self._progress.end_pass(source)
         if source.evaluates:
             self._run.evaluated.note()
             self._run.tell(PhaseBegan(TrainerPhase.TRAINING))
         if source.evaluates or not self._progress.in_rest or self._run.joining:
             return
-        self._weights_after_epoch = self._fingerprints.look(self._run.registry.parameters())
+        self._end_step_rest()
+        self._own_weights = self._weights()
         if self.leaving and not source.left:
             self._save_in_case()
+
+    def _measure_time(self, source: Source[Any]) -> None:
+        """The script is done with the batch that it has."""
+        if self._run.measurements:
+            self._run.measurements.batch_requested(source)
 
     def warn(self, words: str) -> None:
         """Prints a warning. All ranks call this; rank 0 prints."""
@@ -226,9 +269,11 @@ class Boundary:
         run.mirror.before_step()
         check_all_registered(run)
         run.evaluated.end_look()
+        run.registry.note_gradients()
+        if run.measurements:
+            run.measurements.stepped()
         ids = progress.finish_step()
         self._repeated.stepped()
-        self._weights_after_epoch = None
         if not self._stepped:
             self._has_begun()
         run.tell(Stepped(progress.step, progress.epochs_done, ids, alone=run.images.lost is not None))
@@ -238,6 +283,7 @@ class Boundary:
         if run.schedule.after_step(progress.step):
             self._due = self._due or "cadence"
         self._check(_STEP, exhausted=exhausted)
+        self._begin_step_rest()
         run.reports.call_due()
 
     def poll(self) -> None:
@@ -250,26 +296,26 @@ class Boundary:
         self._run.evaluated.note()
         self._check(CheckpointCall.POLL)
         self._run.reports.call_due()
-        if not self.leaving or not self._have_own_weights(doing):
+        self._evaluates_in_steps = self._evaluates_in_steps or self._in_step_rest
+        if not self.leaving or not self._progress.may_save or not self._have_own_weights(doing):
             return
         if self._progress.may_leave:
             self.leave()
-        if self._progress.may_save and self._pressing():
+        if self._pressing():
             self.warn(
                 f"the time to leave is nearly over: leaves in the middle of an evaluation that follows step "
                 f"{self._progress.step}. The resumed run does not repeat what the script does after it in that step, "
-                f"such as a scheduler's step or train(), and has the weights of this moment: check them if the script "
-                f"evaluates with others, and give it a longer grace period"
+                f"such as a scheduler's step: give it a longer grace period"
             )
             self.leave()
-        if self._progress.may_save:
-            self._save_in_case()
+        self._save_in_case()
 
     def should_stop(self) -> bool:
         """Whether the script leaves its batch loop here, between two batches. If so, everything is saved.
         Collective."""
         self._run.checkpointer  # noqa: B018 - raises if nothing is restored
         if not self.has_left and self.leaving and self._progress.may_save:
+            self._end_step_rest()
             self._progress.sums.settle()
             with contextlib.suppress(Exit):
                 self.leave()
@@ -307,10 +353,11 @@ class Boundary:
     def begin_epoch(self) -> None:
         """The body of an epoch is about to begin."""
         self._repeated.begin()
+        self._own_weights = None if self._run.joining else self._weights()
 
     def end_epoch(self) -> None:
         """An epoch's body is done: reads requests to leave that came meanwhile."""
-        self._weights_after_epoch = None
+        self._end_step_rest()
         self._check_at_once(CheckpointCall.END)
         if self._run.schedule.after_epoch(self._progress.epochs_done):
             self._due = self._due or "epoch"

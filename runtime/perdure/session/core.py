@@ -239,6 +239,8 @@ class Core:
         run.background.end()
         run.mirror.end()
         run.evaluated.end_look()
+        if run.measurements:
+            run.measurements.end()
         for looks in (self._unregistered_check, self._held, self._closures):
             if looks:
                 looks.end()

@@ -76,7 +76,7 @@ def would_start(outlook: StartOutlook, root: str) -> StartPoint:
     entry, event = outlook.entry, outlook.event
     if entry is None or event is None:
         return StartPoint(outlook.run, False, 0, 0, goal=outlook.goal)
-    uri = outlook.uri if outlook.uri != root else ""
+    uri = outlook.store.uri if outlook.store.uri != root else ""
     return StartPoint(outlook.run, False, event.step, event.epoch, entry.seq, uri, entry.time, outlook.goal)
 
 
@@ -99,7 +99,8 @@ def _describe_loader(source: Source[Any], world: int) -> LoaderDescription:
     plan = source.plan
     least, more = divmod(plan.batch, world)
     shares = tuple(least + (rank < more) for rank in range(world))
-    return LoaderDescription(plan.name, len(source), plan.samples, plan.batch, shares, plan.shuffle, plan.drop_last)
+    batches = len(range(0, source.end, source.unit))  # of the script's own size, although the loader may adapt
+    return LoaderDescription(plan.name, batches, plan.samples, plan.batch, shares, plan.shuffle, plan.drop_last)
 
 
 def _registered_of(run: Run) -> tuple[Registered, ...]:

@@ -18,8 +18,9 @@ from perdure.group.collectives import on_all
 from perdure.live.liveness import tell_attached
 from perdure.loop.data.loader import Loader
 from perdure.loop.framework import Framework
+from perdure.loop.hooks import called
 from perdure.loop.position.stopping import Limit, StopCondition
-from perdure.loop.reports import ReportFunction
+from perdure.loop.reports import ReportFunction, read_values
 from perdure.session.session import Session, core_of
 from perdure.state.keepers import disregard
 from perdure.state.registry import Stateful
@@ -37,6 +38,7 @@ __all__ = [
     "ReportFunction",
     "Session",
     "StopCondition",
+    "called",
     "disregard",
     "drive",
     "get_generators",
@@ -46,9 +48,11 @@ __all__ = [
     "of_all_ranks",
     "own_collectives",
     "read_resume_from",
+    "read_values",
     "root",
     "say",
     "set_generators",
+    "step_in_work",
 ]
 
 
@@ -98,6 +102,11 @@ def of_all_ranks(session: Session, name: str, own: Callable[[], Any]) -> list[An
     run = core_of(session).run
     _, values = on_all(run.peers, f"tells {name}", lambda: (None, encode(own(), name)))
     return [decode(found) for found in values]
+
+
+def step_in_work(session: Session) -> int:
+    """The step whose batches the script has, or else the last finished one."""
+    return core_of(session).run.progress.step_in_work
 
 
 def root(session: Session) -> str:

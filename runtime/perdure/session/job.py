@@ -69,6 +69,7 @@ class EpochLoops:
         self._passed: list[int] | None = None
         """How often each parameter had been written to when the first loop was skipped."""
         self._reported_left_over: set[str] = set()
+        self._told_ahead = False
         self._evaluated: set[str] = set()
         """Names of loaders that were evaluated on outside of the loops."""
         self._reopened = False
@@ -99,6 +100,8 @@ class EpochLoops:
         else:
             if resumed:
                 self._check_untouched()
+            if not self._trained:
+                self._say_first_epoch(number, first, in_all=in_all)
             self._begin()
             while not self._is_over(goal):
                 epoch, consumer = self._progress.begin_epoch(), loop()
@@ -110,6 +113,18 @@ class EpochLoops:
                     raise
                 self._end_epoch(goal)
         self._reach(goal)
+
+    def _say_first_epoch(self, number: int, first: int, *, in_all: bool) -> None:
+        """The first epoch of a resumed run, as the script counts, and what it skips."""
+        progress = self._progress
+        if self._run.rank != 0 or not progress.step:
+            return
+        epoch, loops = first + progress.loop_epochs, 0 if in_all else number
+        skipped = [_counted("epoch", 0, epoch), _counted("loop", 1, loops)]
+        which = f"{epoch} of loop {number + 1}" if loops else f"{epoch}"
+        middle = "" if progress.between_epochs else ", in its middle"
+        skips = f"; skips {' and '.join(filter(None, skipped))}" if any(skipped) else ""
+        say(f"begins with epoch {which}{middle}{skips}")
 
     def _come_to(self, goal: Goal, stop: Sequence[StopCondition | Limit]) -> None:
         """The script begins a loop: opens the run and restores everything, unless that is done."""
@@ -303,6 +318,14 @@ class EpochLoops:
             raise
         for source, left in progress.finish_epoch():
             self._tell_left_over(str(source), left)
+        if progress.accumulates_ahead and not self._told_ahead:
+            self._told_ahead = True
+            self._boundary.warn(
+                "the epoch's first step took more batches than the others, and its last ones as many less: a loop that "
+                "fetches batches before it trains on them does that, and loses those that wait in the script when the "
+                "run stops: use the loader's num_workers and prefetch_factor instead. If the loop fetches nothing "
+                "ahead, all is well"
+            )
         if reasons:
             self._stop(reasons)
         run.images.reach_safe_point(behind_epoch=True)  # what follows may take long, a save for example
@@ -394,6 +417,7 @@ class EpochLoops:
         """Makes the run's last commit, unless it is made: nothing is left to train or to evaluate."""
         run, progress = self._run, self._progress
         self._reopened = False
+        run.figures.ledger.does("save")
         self._quiet.enter_context(run.heartbeat.paused())
         run.requests.before_first_step(None)
         self._boundary.live_handover.goal_reached()
@@ -461,3 +485,9 @@ class EpochLoops:
             self._run.requests.release()
         else:
             self._run.requests.release_interruption()
+
+
+def _counted(word: str, first: int, count: int) -> str:
+    """That many of them from `first` on; "" for none."""
+    last = first + count - 1
+    return f"{word}s {first} to {last}" if count > 1 else f"{word} {first}" if count else ""

@@ -14,6 +14,7 @@ from perdure.checkpoint.stage import stage
 from perdure.console import say
 from perdure.errors import UserError
 from perdure.loop.run import Run
+from perdure.session.resuming import tell_overruled
 from perdure.state.merging import Merge, check_merges
 
 
@@ -58,6 +59,7 @@ def register_late(
         )
     if registry.loaded and (lacking or kept) and run.rank == 0:
         say(f"not in the checkpoint, so as the script has made it: {', '.join([*lacking, *kept])}{_left(run)}")
+    tell_overruled(run, registry.names - before)
     if run.settings.preview:  # the preview checks all objects itself
         registry.rename(rename)
     else:

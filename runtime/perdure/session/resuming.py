@@ -5,7 +5,7 @@ Called once, by perdure.session.core.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -27,7 +27,7 @@ from perdure.loop.run import OWN_STOPPING, OWN_VALUES, Run
 from perdure.loop.telemetry.events import Resumed
 from perdure.loop.telemetry.trace import StoreTrace, TraceLines
 from perdure.state.merging import parts_of, with_own
-from perdure.state.rng import going_on, of_lost_rank, of_other_world
+from perdure.state.rng import go_on_from, in_mesh, of_lost_rank, of_other_world
 from perdure.wire import CommitRef
 from perdure.wire.channel import SessionOpened
 
@@ -52,20 +52,21 @@ def resume(run: Run, *, seed: int) -> None:
         if opening.image:
             lost_world = inheritance.commit(opening.image, run.checkpointer, of_lost_rank, settings.rendezvous)
         if opening.origin:
-            loaded: Loaded | None = load_origin(settings, run.peers, opening.origin, run.registry)
+            loaded: Loaded | None = load_origin(settings, run.store, run.peers, opening.origin, run.registry)
         else:
             loaded = load_newest(settings, run.store, run.peers, opening.writer, run.registry)
+            loaded = loaded and _with_own_state(loaded, inheritance)
         if loaded and lost_world:
             loaded = replace(loaded, world=lost_world)
         if loaded:
-            state = loaded.state
+            state, ranks = loaded.state, loaded.ranks
             if state.rank is None:
                 run.progress.sums.resume(of_all(loaded.ranks) if run.rank == 0 else {})
                 state = replace(state, rank=decode(of_other_world(loaded.ranks)))
-                state = _with_merged(run, state, parts_of(loaded.ranks))
+                state, ranks = _with_merged(run, state, parts_of(loaded.ranks)), ()
             else:
                 run.progress.sums.resume(state.rank)
-            _go_on_from(run, state, loaded.position.step, loaded.world, seed)
+            _go_on_from(run, state, loaded.position.step, loaded.world, seed, ranks=ranks)
             run.progress.resume(loaded.position)
             run.checkpointer.commit = None if opening.origin else loaded.commit
         run.checkpointer.rehearse()
@@ -82,6 +83,12 @@ def resume(run: Run, *, seed: int) -> None:
     if run.rank == 0 and run.registry.names <= {OWN_VALUES, OWN_STOPPING}:
         say(NOTHING_REGISTERED)
     _tell_script(run, loaded)
+
+
+def _with_own_state(loaded: Loaded, inheritance: Inheritance) -> Loaded:
+    """The same, with what a pod has kept of this rank where the commit was made. Collective."""
+    own = inheritance.own_state(loaded)
+    return loaded if own is None else replace(loaded, state=replace(loaded.state, rank=own))
 
 
 def receive(run: Run, *, seed: int) -> Newcomer | None:
@@ -173,13 +180,28 @@ def _checkpointer(run: Run, opening: Opening) -> Checkpointer:
     )
 
 
-def _go_on_from(run: Run, state: RankState, step: int, world: int, seed: int) -> None:
-    """`step` and `world`, the number of ranks, are those that the state is from."""
+def _go_on_from(run: Run, state: RankState, step: int, world: int, seed: int, *, ranks: Sequence[Any] = ()) -> None:
+    """`step` and `world`, the number of ranks, are those that the state is from. `ranks`: each rank's own state in a
+    commit of as many ranks, encoded."""
     run.registry.load(state)
     if run.registry.kept and run.rank == 0:
         say(f"not in the checkpoint, so as the script has made it: {', '.join(run.registry.kept)}")
+    tell_overruled(run, run.registry.names)
     run.tell_result()
     same_world = world == run.world
     if same_world and state.rank:
         run.stopping.resume_requested(state.rank["asked"])
-    run.progress.generators.resume(going_on(state.rank, seed=seed, step=step, rank=run.rank))
+    run.resume_share(state.rank if same_world else None)
+
+    def go_on() -> None:  # only the first batch tells which ranks share one
+        share = run.batch_share
+        own = in_mesh(state.rank, ranks, [share.rank, share.world]) if ranks and state.rank and share else state.rank
+        go_on_from(own, seed=seed, step=step, place=run.drawing_place)
+
+    run.progress.generators.resume(go_on)
+
+
+def tell_overruled(run: Run, names: Collection[str]) -> None:
+    """Says what a changed script sets otherwise in its optimizers, and the restored state keeps."""
+    for line in run.registry.overruled(names) if run.rank == 0 else ():
+        say(f"{line}: to change it, set it in the optimizer's param_groups after perdure.restore(session)")

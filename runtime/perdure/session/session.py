@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -16,14 +17,16 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
 from perdure.errors import UserError
+from perdure.loop.adapting.adapt import Adapt
 from perdure.loop.data.loader import Loader
 from perdure.loop.hooks import HookName, read_name
 from perdure.loop.position.counting import Steps
 from perdure.loop.position.stopping import Limit, StopCondition, read_goal
+from perdure.session.acting import is_last_part
 from perdure.session.core import Asks, Core, join
 from perdure.session.late import register
 from perdure.session.options import checked
-from perdure.session.sources import Passes, loader_of, steps_of
+from perdure.session.sources import LoaderExtras, Passes, loader_of, steps_of
 from perdure.session.weighting import weighted
 from perdure.state import wrapping
 from perdure.state.merging import Merge
@@ -191,6 +194,7 @@ class Session:
         rewind: bool = True,
         fingerprint: bool = True,
         mesh: DeviceMesh | None = None,
+        adapt: Adapt | None = None,
         **options: Any,
     ) -> Loader:
         """This rank's share of every global batch, in an order that no interruption changes.
@@ -211,6 +215,7 @@ class Session:
             fingerprint: Hashes a few samples per epoch, to tell when ranks or runs read different data.
             mesh: The mesh dimensions whose ranks get different samples, such as `mesh["dp"]`; by default all ranks do.
                 Ranks that differ in other dimensions only, as in tensor parallelism, get the same samples.
+            adapt: Lets the global batch change while the job trains; a batch may come in several parts (`micro`).
             options: Go to torch's DataLoader: `num_workers`, `collate_fn`, `pin_memory` and so on.
 
         Raises:
@@ -221,8 +226,7 @@ class Session:
             dataset,
             (name, batch_size, seed, shuffle, drop_last),
             Passes(train=train, per_epoch=per_epoch, rewind=rewind),
-            fingerprint=fingerprint,
-            mesh=mesh,
+            LoaderExtras(fingerprint, mesh, adapt),
             options=options,
         )
 
@@ -265,6 +269,13 @@ class Session:
             of: This rank's items in the whole step, if gradients accumulate. UserError on all ranks if it is no number.
         """
         return weighted(self._core.run, loss, n, of)
+
+    def micro(self) -> AbstractContextManager[bool]:
+        """A block around forward and backward: True for a batch, or for the last part of one that has several.
+
+        The ranks average the gradients of all parts with the last one: step the optimizer and the session then.
+        """
+        return nullcontext(is_last_part(self._core.run))
 
     def step(self, *, exhausted: bool = False) -> None:
         """Marks one optimizer step as done. Saves happen later, when the script requests its next batch."""

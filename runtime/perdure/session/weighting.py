@@ -13,18 +13,30 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from perdure.console import warn
 from perdure.errors import UserError
 from perdure.group.collectives import on_all
 from perdure.group.peers import Peers
 from perdure.loop.run import Run
+from perdure.session.acting import check_items
 
 
 def weighted(run: Run, loss: Tensor, n: Any, of: Any) -> Tensor:
     """See `Session.weighted`."""
+    if run.measurements:
+        run.measurements.weighted()
     if n is not None:
+        if of is None:
+            check_items(run)
         return weigh(loss, n, of, run.peers)
     if of is not None:
         raise UserError("weighted(loss, of=...): also give n, the number of items that this loss is the mean of")
+    if names := run.progress.unlike_shares():
+        warn(
+            f"weighted(loss) uses this rank's share of the last batch, and this step has batches of "
+            f"{' and '.join(names)} of which it has unlike shares: give the number of items of each loss: "
+            f"weighted(loss, n=...)"
+        )
     return run.progress.weighted(_checked(loss))
 
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 import copy
 import gc
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import torch
 import torch.distributed as dist
@@ -35,9 +35,16 @@ _FSDP: Final = "FSDPMeshInfo"
 _HSDP: Final = "HSDPMeshInfo"
 _DDP: Final = "DDPMeshInfo"
 """torch's classes for what FSDP notes of a mesh."""
-_COMMS: Final = {"_all_gather_comm": "DefaultAllGather", "_reduce_scatter_comm": "DefaultReduceScatter"}
+_REDUCES: Final = "_reduce_scatter_comm"
+_COMMS: Final = {"_all_gather_comm": "DefaultAllGather", _REDUCES: "DefaultReduceScatter"}
 """What does the collectives, and torch's own class for it."""
 _SPEC: Final = "DTensorSpec"
+COMPILED: Final = (
+    "compiled code with a DTensor in it, which keeps the ranks that it was compiled for: leave tensor parallelism and "
+    "the optimizer's step uncompiled"
+)
+_COMPILES: Final = "try_get"
+"""What says whether this thread compiles."""
 _GET_RANK: Final = "get_rank"
 """What torch's meshes ask for this process's rank."""
 _OPTIONS: Final = (
@@ -48,9 +55,22 @@ _OPTIONS: Final = (
     "gradient_divide_factor",
     "force_sum_reduction_for_comms",
     "reduce_scatter_unused_params",
+    "reduce_scatter_max_input_buffers",
+    "unshard_async_op",
     "offload_policy",
 )
-"""What the script can set in a group of parameters and changes its collectives."""
+"""What the script can set in a group of parameters and changes what it gathers and reduces, and when."""
+_KEEP_STORAGE: Final = "keep_unsharded_storage"
+"""What the script can set in parameters. FSDP2 has it since torch 2.15."""
+_BACKWARD: Final = ("is_last_backward", "manual_backward_finalization")
+"""What the script can set of a whole model's backward passes. FSDP2 has the second since torch 2.15."""
+_UNFINISHED: Final = ("manual_backward_finalization_active", "gradient_reduction_pending")
+"""Whether the script has still to finish a backward pass, or to wait for its end."""
+_PREFETCHES: Final = ("_states_to_forward_prefetch", "_states_to_backward_prefetch")
+_GRAD_DTYPE_SET: Final = "_has_grad_dtype_override"
+"""Whether the script has set the type of a parameter's gradients. FSDP2 keeps it since torch 2.15."""
+_SPECS: Final = "_sharding_spec_by_dtype"
+"""Layouts that torch 2.15 remembers for a parameter."""
 _ORDER: Final = "post_forward_order"
 """Where FSDP notes forward passes."""
 
@@ -61,7 +81,7 @@ _KEPT: Final = {
     "sharded_param",
     "_sharded_param_data",
     "_orig_param_uid",
-    "_sharding_spec_by_dtype",
+    _SPECS,
     "_setattr_on_modules",
     "_init_shard_mesh",
     "_shard_mesh",
@@ -128,16 +148,19 @@ def _obstacle(module: nn.Module, present: Iterable[Tensor], world: int) -> str:
         return f"has a sharded tensor of shape {list(odd[0].shape)} that fully_shard has not made{_untied(module)}"
     if why := next(filter(None, map(_custom, _groups([module]))), ""):
         return why
-    for info in infos([module]):
+    notes = infos([module])
+    of_meshes = {(type(info), id(info.mesh)): info for info in notes}  # a large model has hundreds of one mesh
+    for info in of_meshes.values():
         if why := _unknown_mesh(info, held):
             return f"is sharded over {why}"
-        if _root(info.mesh).mesh.flatten().tolist() != list(range(world)):
-            return "is sharded over some of the ranks, or in another order"
-        if info.reduce_scatter_process_group is not None:
-            return "has a separate process group for gradients"
+    if any(info.reduce_scatter_process_group is not None for info in notes):
+        return "has a separate process group for gradients"
+    roots = _roots([module])
+    if any(root.mesh.flatten().tolist() != list(range(world)) for root in roots):
+        return "is sharded over some of the ranks, or in another order"
     if any(mesh._dim_group_names is None or mesh._pg_registry is None for mesh in meshes([module])):  # noqa: SLF001
         return "has a mesh without process groups"
-    if len({tuple(_root(info.mesh).shape) for info in infos([module])}) > 1 or _several([module]):
+    if len({tuple(root.shape) for root in roots}) > 1 or _several(roots):
         return "is sharded over several meshes"
     gathers([module])
     holds_sums([module])
@@ -185,16 +208,21 @@ def _root(mesh: Any) -> Any:
     return mesh._get_root_mesh()  # noqa: SLF001
 
 
-def _several(modules: Iterable[nn.Module]) -> bool:
+def _roots(modules: Iterable[nn.Module]) -> list[Any]:
+    """The meshes over which they are sharded, each whole and once."""
+    return list({id(root): root for root in map(_root, (info.mesh for info in infos(modules)))}.values())
+
+
+def _several(roots: Sequence[Any]) -> bool:
     """Whether there are several meshes with groups of their own."""
-    roots = {id(root): root for root in map(_root, (info.mesh for info in infos(modules)))}
-    return len(roots) > 1 and any(root.ndim > 1 for root in roots.values())
+    return len(roots) > 1 and any(root.ndim > 1 for root in roots)
 
 
 def elastic_mesh(modules: Sequence[nn.Module]) -> ElasticMesh:
     """The mesh over which they are sharded. UserError if there are several."""
-    shapes = {tuple(_root(info.mesh).shape) for info in infos(modules)}
-    if len(shapes) != 1 or _several(modules):
+    roots = _roots(modules)
+    shapes = {tuple(root.shape) for root in roots}
+    if len(shapes) != 1 or _several(roots):
         raise UserError("the sharded models have different meshes: shard them over one")
     return ElasticMesh(shapes.pop())
 
@@ -207,15 +235,70 @@ def _custom(group: Any) -> str:
         return "is sharded again over some of the ranks after the forward pass (reshard_after_forward=...)"
     if group._all_reduce_hook is not None:  # noqa: SLF001
         return "has an all-reduce hook of the script's own"
-    if any(type(getattr(group, name)).__name__ != own for name, own in _COMMS.items()):
+    if any(type(_unwatched(getattr(group, name))).__name__ != own for name, own in _COMMS.items()):
         return "has collectives of the script's own"
     return ""
 
 
+class ShardWatch(Protocol):
+    """Looks at gradients where FSDP2 averages them."""
+
+    def before_shards(self, parameters: Sequence[Tensor], gradients: Tensor) -> Callable[[Tensor], None]:
+        """Sees this rank's gradients of these parameters, in one tensor. The returned function is called with this
+        rank's shard of their mean."""
+        ...
+
+
+class WatchedReduceScatter:
+    """torch's own, and what looks at its input and its output."""
+
+    def __init__(self, group: Any, watch: ShardWatch) -> None:
+        self.torchs = getattr(group, _REDUCES)
+        self._params, self._watch = group.fsdp_params, watch
+
+    def allocate(self, *size: Any, **options: Any) -> Tensor:
+        """As torch's."""
+        memory: Tensor = self.torchs.allocate(*size, **options)
+        return memory
+
+    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False) -> Any:
+        """As torch's. A sum that is divided elsewhere has no look."""
+        if op != dist.ReduceOp.AVG or async_op:
+            return self.torchs(output_tensor, input_tensor, group, op, async_op)
+        see_shard = self._watch.before_shards([one.sharded_param for one in self._params], input_tensor)
+        self.torchs(output_tensor, input_tensor, group, op)
+        see_shard(output_tensor)
+        return None
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        """A copied model is not looked at."""
+        return copy.deepcopy(self.torchs, memo)
+
+
+def _unwatched(comm: Any) -> Any:
+    return comm.torchs if isinstance(comm, WatchedReduceScatter) else comm
+
+
+def watch(modules: Sequence[nn.Module], watch: ShardWatch) -> None:
+    """From now on `watch` sees the gradients of these models, where they are sharded over a mesh of one dimension by
+    torch's own collectives."""
+    for group in _groups(modules):
+        plain = type(group.mesh_info).__name__ == _FSDP and _root(group.mesh_info.mesh).ndim == 1
+        if plain and type(getattr(group, _REDUCES)).__name__ == _COMMS[_REDUCES]:
+            setattr(group, _REDUCES, WatchedReduceScatter(group, watch))
+
+
+def watch_no_more(modules: Sequence[nn.Module]) -> None:
+    """Nothing sees their gradients any more."""
+    for group in _groups(modules):
+        setattr(group, _REDUCES, _unwatched(getattr(group, _REDUCES)))
+
+
 def _groups(modules: Iterable[nn.Module]) -> Iterator[Any]:
-    """FSDP's groups of parameters."""
-    for part in (part for module in modules for part in sharded_parts(module)):
-        yield from (group for group in part._get_fsdp_state()._fsdp_param_groups if group is not None)  # noqa: SLF001
+    """FSDP's groups of parameters, each once: `fully_shard([norm, head])` makes one of several modules."""
+    parts = (part for module in modules for part in sharded_parts(module))
+    found = (group for part in parts for group in part._get_fsdp_state()._fsdp_param_groups)  # noqa: SLF001
+    yield from {id(group): group for group in found if group is not None}.values()
 
 
 def _params(modules: Iterable[nn.Module]) -> Iterator[Any]:
@@ -226,15 +309,24 @@ def _params(modules: Iterable[nn.Module]) -> Iterator[Any]:
 def options(modules: Mapping[str, nn.Module]) -> dict[str, dict[str, str]]:
     """What the script has set in FSDP's parts and changes their collectives, by the parts' full names. The modules are
     by name."""
-    found = {}
+    found = dict[str, dict[str, Any]]()
     for name, module in modules.items():
-        parts = {id(part): path for path, part in module.named_modules()}
+        parts, within = {id(part): path for path, part in module.named_modules()}, set[int]()
         for part in sharded_parts(module):
-            state = part._get_fsdp_state()  # noqa: SLF001
+            state, path = part._get_fsdp_state(), ".".join(filter(None, (name, parts[id(part)])))  # noqa: SLF001
+            if id(part) not in within:
+                found[path] = dict(_options_of_backward(state))
+                within |= {id(inner) for inner in part.modules()}
             for number, group in enumerate(state._fsdp_param_groups):  # noqa: SLF001
-                path = ".".join(filter(None, (name, parts[id(part)], str(number or ""))))
-                found[path] = {option: repr(value) for option, value in _options(state, group, parts)}
-    return found
+                at = f"{path}.{number}" if number else path
+                found[at] = found.get(at, {}) | dict(_options(state, group, parts))
+    return {path: {option: repr(value) for option, value in values.items()} for path, values in found.items()}
+
+
+def _options_of_backward(state: Any) -> Iterator[tuple[str, Any]]:
+    """The outermost part's, because the others take these with the first pass."""
+    context = state._state_ctx  # noqa: SLF001
+    yield from ((name, getattr(context, name)) for name in _BACKWARD if hasattr(context, name))
 
 
 def _options(state: Any, group: Any, parts: Mapping[int, str]) -> Iterator[tuple[str, Any]]:
@@ -244,7 +336,8 @@ def _options(state: Any, group: Any, parts: Mapping[int, str]) -> Iterator[tuple
     for name in _OPTIONS:
         yield name, getattr(group, name)
     yield "mp_policy", list(dict.fromkeys(param.mp_policy for param in group.fsdp_params))
-    for name in ("_states_to_forward_prefetch", "_states_to_backward_prefetch"):
+    yield _KEEP_STORAGE, [getattr(param, _KEEP_STORAGE, False) for param in group.fsdp_params]
+    for name in _PREFETCHES:
         yield name, [[parts.get(id(part)) for part in one._modules] for one in getattr(state, name)]  # noqa: SLF001
 
 
@@ -268,12 +361,27 @@ def gathers(modules: Iterable[nn.Module]) -> bool:
 
 def infos(modules: Iterable[nn.Module]) -> list[Any]:
     """FSDP's notes of meshes, each once."""
-    found: dict[int, Any] = {}
-    for group in _groups(modules):
-        of_params = (one for param in group.fsdp_params for one in (param.mesh_info, param.post_forward_mesh_info))
-        ones = (group.mesh_info, group.post_forward_mesh_info, *of_params)
-        found |= {id(one): one for one in ones if one is not None}
-    return list(found.values())
+    return list({id(one): one for module in modules for one in _infos(module)}.values())
+
+
+def _infos(module: nn.Module) -> list[Any]:
+    def read() -> list[Any]:
+        found: dict[int, Any] = {}
+        for group in _groups([module]):
+            of_params = (one for param in group.fsdp_params for one in (param.mesh_info, param.post_forward_mesh_info))
+            ones = (group.mesh_info, group.post_forward_mesh_info, *of_params)
+            found |= {id(one): one for one in ones if one is not None}
+        return list(found.values())
+
+    return boxes.once(("infos", id(module)), read)
+
+
+def batch_mesh(modules: Iterable[nn.Module]) -> Any:
+    """The mesh over whose ranks `fully_shard` shards them, each with its own share of a batch; None if this torch does
+    not say."""
+    with suppress(AttributeError, TypeError):
+        return next((info.mesh for info in infos(modules)), None)
+    return None
 
 
 def keeps_others(modules: Iterable[nn.Module]) -> bool:
@@ -284,11 +392,7 @@ def keeps_others(modules: Iterable[nn.Module]) -> bool:
     own = set(map(id, infos(modules)))
 
     def found() -> bool:
-        kinds = [DataParallelMeshInfo]
-        for kind in kinds:
-            kinds.extend(below for below in kind.__subclasses__() if below not in kinds)
-        others = (one for one in gc.get_referrers(*kinds) if isinstance(one, DataParallelMeshInfo))
-        return any(id(one) not in own and _has_group(one) for one in others)
+        return any(id(one) not in own and _has_group(one) for one in keepers.alive(DataParallelMeshInfo))
 
     if found():
         gc.collect()  # a model that the script has dropped may wait for that
@@ -303,8 +407,12 @@ def _has_group(info: Any) -> bool:
 
 def holds_sums(modules: Iterable[nn.Module]) -> bool:
     """Whether each replica keeps sums of gradients that it has not added to the others' yet
-    (`set_requires_all_reduce(False)`)."""
-    return any(group._partial_reduce_output is not None for group in _groups(modules))  # noqa: SLF001
+    (`set_requires_all_reduce(False)`), or a backward pass waits for the script to finish it
+    (`set_manual_backward_finalization(True)`, since torch 2.15)."""
+    some = list(modules)
+    contexts = [part._get_fsdp_state()._state_ctx for module in some for part in sharded_parts(module)]  # noqa: SLF001
+    waits = any(getattr(context, name, None) for context in contexts for name in _UNFINISHED)
+    return waits or any(group._partial_reduce_output is not None for group in _groups(some))  # noqa: SLF001
 
 
 def _noted_passes(modules: Iterable[nn.Module]) -> list[list[Any]]:
@@ -318,8 +426,8 @@ def _noted_passes(modules: Iterable[nn.Module]) -> list[list[Any]]:
 
 def meshes(modules: Iterable[nn.Module]) -> list[Any]:
     """The meshes over which they are sharded, each before its parts: `mesh["shard"]` is one, too."""
-    roots = {id(root): root for root in map(_root, (info.mesh for info in infos(modules)))}
-    return [*roots.values(), *_parts_of(roots.values())]
+    roots = _roots(modules)
+    return [*roots, *_parts_of(roots)]
 
 
 def _parts_of(roots: Iterable[Any]) -> list[Any]:
@@ -327,6 +435,23 @@ def _parts_of(roots: Iterable[Any]) -> list[Any]:
     ids = set(map(id, roots))
     found = [mesh for mesh, _ in keepers.made() if isinstance(mesh, DeviceMesh) and id(mesh) not in ids]
     return [mesh for mesh in found if id(_root(mesh)) in ids]
+
+
+def _compiles() -> bool:
+    """Whether this thread compiles code of the script now. The mesh of a DTensor in it is then copied, and later calls
+    are compared with the copy; the script does not run meanwhile."""
+    from torch._guards import CompileContext  # noqa: PLC0415 - as above
+
+    return getattr(CompileContext, _COMPILES)() is not None
+
+
+keepers.watch_copies(DeviceMesh, _compiles, COMPILED)
+
+
+def has_no_groups(thing: Any) -> bool:
+    """Whether it is a mesh over which no rank can reach another: one that is being made, one that was prepared for
+    another size, or the one of one rank over which DTensor tries a function once and which it then keeps for good."""
+    return isinstance(thing, DeviceMesh) and getattr(thing, "_dim_group_names", None) is None
 
 
 def references(modules: Sequence[nn.Module]) -> int:
@@ -368,7 +493,7 @@ def take_groups(modules: Sequence[nn.Module]) -> None:
         one.grad = None
     for passes in _noted_passes(modules):
         passes.clear()
-    _forget_layouts()
+    forget_layouts()
 
 
 def let_go(modules: Sequence[nn.Module]) -> None:
@@ -381,7 +506,24 @@ def let_go(modules: Sequence[nn.Module]) -> None:
             vars(info).update({name: None for name, kept in vars(info).items() if isinstance(kept, dist.ProcessGroup)})
 
 
-def _forget_layouts() -> None:
+def facts(modules: Iterable[nn.Module]) -> list[Any]:
+    """What FSDP has computed from rank and size, for each parameter and each note of a mesh."""
+    of_params = [
+        (one.sharded_size, one.padded_sharded_param_size, one._sharded_param_data.shape, one._sharding_spec)  # noqa: SLF001
+        for one in _params(modules)
+    ]
+    return [*of_params, *map(_of_info, infos(modules))]
+
+
+def _of_info(info: Any) -> dict[str, Any]:
+    """Its numbers; of a group rank and size."""
+    found = {name: value for name, value in vars(info).items() if isinstance(value, int | None)}
+    groups = {name: value for name, value in vars(info).items() if isinstance(value, dist.ProcessGroup)}
+    sizes = {name: (group.rank(), group.size()) for name, group in groups.items()}
+    return found | sizes | {"mesh": (tuple(info.mesh.shape), info.mesh.get_coordinate())}
+
+
+def forget_layouts() -> None:
     """DTensor remembers how it has laid out results, by meshes that were equal, whatever their ranks are now."""
     from torch.distributed.tensor import DTensor, _redistribute  # noqa: PLC0415 - as above
 
@@ -403,6 +545,29 @@ class _Made:
     """The size of the memory in which this rank's part begins."""
     dim: int
     """The dimension along which it is sharded, and padded."""
+
+
+@dataclass(frozen=True)
+class ShardMemory:
+    """What memory a part of a sharded tensor needs, with padding."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    """Where the present part is."""
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def memory(self) -> Tensor:
+        """New memory, with any content."""
+        return torch.empty(self.shape, dtype=self.dtype, device=self.device)
+
+    def fits(self, memory: Tensor) -> bool:
+        """Whether this memory is as needed."""
+        return (tuple(memory.shape), memory.dtype, memory.device) == (self.shape, self.dtype, self.device)
 
 
 class Resharded:
@@ -432,15 +597,21 @@ class Resharded:
         made = self._made.get(id(param.sharded_param))
         return made is not None and made.param is param and made.dtype == param.sharded_param.dtype
 
-    def memory_for(self, tensor: Tensor) -> tuple[Tensor, Box]:
-        """New memory for this rank's part of a parameter or an optimizer's state, and the box that belongs there."""
+    def room_for(self, tensor: Tensor) -> ShardMemory:
+        """What memory this rank's part of a parameter or an optimizer's state needs."""
+        made = self._made.get(id(tensor))
+        shape = self._box(tensor).sizes if made is None else tuple(made.padded)
+        return ShardMemory(shape, tensor.dtype, boxes.local(tensor).device)
+
+    def placed(self, tensor: Tensor, memory: Tensor) -> tuple[Tensor, Box]:
+        """Where in this memory, which fits, that part goes, and the box that belongs there. What it does not fill is
+        zero, and stays."""
         box = self._box(tensor)
         made = self._made.get(id(tensor))
         if made is None:
-            return torch.empty(box.sizes, dtype=tensor.dtype), box
-        padded = torch.zeros(made.padded, dtype=tensor.dtype)
-        self._padded[id(tensor)] = padded
-        return padded.narrow(made.dim, 0, box.sizes[made.dim]), box
+            return memory, box
+        self._padded[id(tensor)] = memory
+        return memory.narrow(made.dim, 0, box.sizes[made.dim]), box
 
     def install(self, found: Sequence[tuple[Tensor, Tensor]]) -> None:
         """Makes the modules, whose meshes are the newer run's already, those of the new rank and size. `found`: each
@@ -450,14 +621,14 @@ class Resharded:
             param, tensor = made.param, made.tensor
             vars(param).update(made.values)
             param._sharded_param_data = self._padded[id(tensor)].view(-1)  # noqa: SLF001
-            param._sharding_spec_by_dtype.clear()  # noqa: SLF001
+            vars(param).get(_SPECS, {}).clear()
             param.all_gather_outputs = []
             vars(param).pop("_unsharded_param", None)
             _become(tensor, memories.pop(id(tensor)), param._sharding_spec)  # noqa: SLF001
         for tensor, memory in found:
             if id(tensor) in memories:
                 _become(tensor, memory, _spec_over(tensor._spec, tensor._spec.mesh))  # type: ignore[attr-defined]  # noqa: SLF001
-        _forget_layouts()
+        forget_layouts()
 
     def _box(self, tensor: Tensor) -> Box:
         layout = boxes.layout_over(tensor, self._mesh)
@@ -485,7 +656,7 @@ class Resharded:
         if param.post_forward_mesh_info is not None:
             made.post_forward_mesh_info = self._infos[id(param.post_forward_mesh_info)]
         whole = nn.Parameter(self._whole(param), requires_grad=tensor.requires_grad)
-        if tensor._has_grad_dtype_override:  # noqa: SLF001
+        if getattr(tensor, _GRAD_DTYPE_SET, False):
             whole.grad_dtype = tensor.grad_dtype
         placed = param.fsdp_placement
         try:
@@ -569,14 +740,18 @@ def _become(tensor: Any, memory: Tensor, spec: Any) -> None:
 
 def strays(known: Collection[Tensor], modules: Iterable[nn.Module]) -> list[Tensor]:
     """Sharded tensors that the script keeps and that are none of the known ones: averages of weights, norms. What FSDP
-    gathers of the modules' parameters for tensor parallelism is known, too."""
+    gathers of the modules' parameters for tensor parallelism is known, too, and what its compiler traces with has no
+    values."""
     from torch.distributed.tensor import DTensor  # noqa: PLC0415 - as above
 
     own = {*map(id, known), *map(id, map(_gathered, _params(modules)))}
 
     def found() -> list[Tensor]:
-        return [one for one in gc.get_referrers(DTensor) if isinstance(one, DTensor) and id(one) not in own]
+        every = (one for one in gc.get_referrers(DTensor) if isinstance(one, DTensor) and id(one) not in own)
+        return [one for one in every if type(one._local_tensor).__name__ != "FakeTensor"]  # noqa: SLF001 - see above
 
-    if found():
+    if left := found():
+        left.clear()
         gc.collect()  # some may only wait for that
-    return found()
+        return found()
+    return []

@@ -66,6 +66,8 @@ class ModesByName:
         self._modules = modules
         self._held: Mapping[str, Modes] | None = None
         """The modes before code that a resumed run would execute again."""
+        self._stepped: Mapping[str, Modes] = {}
+        """The modes right after a step, until the next batch."""
         self._resumed: Mapping[str, Modes] = {}
         """The modes in the commit, until training continues from it."""
         self.tell: Callable[[str], None] | None = None
@@ -80,7 +82,18 @@ class ModesByName:
 
     def state(self) -> dict[str, Modes]:
         """What a save made now would hold."""
-        return {**self._now(), **(self._held or {}), **self._resumed}
+        now = self._now()
+        stepped = {name: now[name]._replace(parts=modes.parts) for name, modes in self._stepped.items() if name in now}
+        return {**now, **stepped, **(self._held or {}), **self._resumed}
+
+    def note_step(self) -> None:
+        """A step is done. An evaluation may follow it and call `eval()`; a run that leaves in its middle does not
+        repeat the `train()` at its end. So until `forget_step` a save holds the modes of now."""
+        self._stepped = self._now()
+
+    def forget_step(self) -> None:
+        """The next batch is requested: what followed the step is done."""
+        self._stepped = {}
 
     def resume(self, saved: Mapping[str, Modes]) -> None:
         """A commit with these is loaded."""

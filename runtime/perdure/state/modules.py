@@ -7,9 +7,10 @@ another way is refused. Called by the registry.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,8 @@ from perdure.state.outline import Outline
 from perdure.state.shards import is_tensor_parallel, sharded_parts
 from perdure.state.wrapping import Replica
 
+GRADIENT_LOOKS: Final = 64
+"""Steps after which a module that had no gradients is taken for one that keeps none."""
 COMPILED = "_orig_mod"
 """The attribute in which torch.compile keeps the module."""
 
@@ -38,9 +41,14 @@ def unwrapped(module: nn.Module) -> nn.Module:
     return module
 
 
+GRADIENTS: Final = "gradients"
+"""The part of a checkpoint's entry with the parameters that have gradients, if the script keeps these."""
+
+
 def is_module(saved: Any) -> bool:
     """Whether this is a checkpoint's entry for a module: only that has these parts. Older ones have no modes."""
-    return isinstance(saved, Mapping) and {"extra", "grown"} <= saved.keys() <= {"extra", "grown", MODES, TRAINED}
+    parts = {"extra", "grown"}
+    return isinstance(saved, Mapping) and parts <= saved.keys() <= parts | {MODES, TRAINED, GRADIENTS}
 
 
 def state_dict_of(name: str, saved: Mapping[str, Any], found: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -48,6 +56,16 @@ def state_dict_of(name: str, saved: Mapping[str, Any], found: Mapping[str, Tenso
     inside = {ref for ref, _ in refs(saved["extra"])}
     own = {full.removeprefix(f"{name}."): tensor for full, tensor in found.items() if full not in inside}
     return {**own, **join(saved["extra"], found.__getitem__)}
+
+
+def _has_dense_gradient(parameter: nn.Parameter) -> bool:
+    """Whether it has a gradient that is not a sparse one."""
+    return parameter.grad is not None and parameter.grad.layout is torch.strided
+
+
+def _gradient_type(parameter: nn.Parameter) -> torch.dtype:
+    """The type that its gradient has to have; since torch 2.15 a script can set another one than its own."""
+    return getattr(parameter, "grad_dtype", None) or parameter.dtype
 
 
 class Module:
@@ -80,6 +98,12 @@ class Module:
         """All parameters by path, each once."""
         self._trained_at_first: Mapping[str, bool] = {}
         """The `requires_grad` of each parameter when the run began."""
+        self._keeps_gradients: bool | None = None
+        """Whether gradients stay in the same memory from step to step, as with `zero_grad(set_to_none=False)`. Then a
+        parameter that a step does not use has one of zeros, by which optimizers with weight decay or momentum step."""
+        self._gradients: dict[int, weakref.ref[Tensor]] = {}
+        """The gradients of the steps before, by parameter, until one of these has another gradient."""
+        self._gradient_looks = 0
         self._modes: tuple[list[bool], Modes] | None = None
         """What each part and parameter is, and the `Modes` made of that."""
 
@@ -219,7 +243,49 @@ class Module:
                 extra[name] = TwinRef(first)
             else:
                 shared[full] = value
-        return {"extra": extra, "grown": self._grown()}
+        return {"extra": extra, "grown": self._grown(), **self._with_gradients()}
+
+    def note_gradients(self) -> None:
+        """A step is done. Finds out in the first ones whether the script keeps gradients' memory."""
+        if self._keeps_gradients is not None or self._gradient_looks == GRADIENT_LOOKS:
+            return
+        self._gradient_looks += 1
+        self.reshard()
+        for one in self._module.parameters():
+            if (found := one.grad) is None:
+                continue
+            before = self._gradients.get(id(one))
+            if before is not None:
+                self._keeps_gradients = bool(self._keeps_gradients) or before() is found
+            self._gradients[id(one)] = weakref.ref(found)
+        if self._keeps_gradients is not None:
+            self._gradients.clear()
+
+    def _with_gradients(self) -> dict[str, dict[str, bool]]:
+        """The parameters that have gradients, if the script keeps these."""
+        return {GRADIENTS: dict.fromkeys(self.kept_gradients(), True)} if self._keeps_gradients else {}
+
+    def kept_gradients(self) -> list[str]:
+        """The parameters whose gradients the script keeps from step to step."""
+        if not self._keeps_gradients:
+            return []
+        return [path for path, one in self._module_parameters() if _has_dense_gradient(one)]
+
+    def forget_gradients(self) -> None:
+        """Others than the script drops them, which is no sign of how it does so itself."""
+        self._gradients.clear()
+
+    def zero_gradients(self, paths: Collection[str]) -> None:
+        """Gives these parameters gradients of zeros, as `zero_grad(set_to_none=False)` leaves them."""
+        for path, one in self._module_parameters():
+            if path in paths and one.grad is None:
+                one.grad = torch.zeros_like(one, dtype=_gradient_type(one))
+                self._keeps_gradients = True
+
+    def _module_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        self.reshard()
+        plain = self._plain_names()
+        return ((plain(raw), one) for raw, one in self._module.named_parameters())
 
     def targets(
         self, saved: Mapping[str, Any], items: Mapping[str, Item], late: Collection[str] = ()

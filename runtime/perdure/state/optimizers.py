@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from operator import is_
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -24,8 +24,15 @@ from perdure.errors import UserError
 from perdure.state.copies import copied
 from perdure.state.holding import saved_with
 
+SETTINGS: Final = "settings"
+"""The part of a checkpoint's entry with what the script had set the groups to when its run began."""
+GroupSettings = Mapping[str, Any]
+"""What one group is set to, such as its rate: what is not a tensor."""
 Names = Mapping[Tensor, str]
 """The names of all registered parameters."""
+
+
+_PLAIN: Final = (bool, int, float, str)
 
 
 @dataclass(frozen=True)
@@ -59,8 +66,8 @@ class LateGroups:
 
 
 def is_optimizer(saved: Any) -> bool:
-    """Whether this is a checkpoint's entry for an optimizer: only that has these three parts."""
-    return isinstance(saved, Mapping) and saved.keys() == {"groups", "state", "more"}
+    """Whether this is a checkpoint's entry for an optimizer: only that has these parts. Older ones have no settings."""
+    return isinstance(saved, Mapping) and saved.keys() - {SETTINGS} == {"groups", "state", "more"}
 
 
 def state_dict_of(saved: Mapping[str, Any], found: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -87,6 +94,10 @@ class Optim:
         self._seen: list[list[Tensor]] = []
         """The groups' parameters as of the last look."""
         self._waiting = LateGroups()
+        self._settings: Sequence[GroupSettings] | None = None
+        """What the script has set its groups to, before the run began or restored them."""
+        self.overruled: list[str] = []
+        """What the script sets otherwise than the one that began the checkpoint's run: the checkpoint's value stays."""
 
     def groups(self) -> list[dict[str, Any]]:
         """Copies of what a script may set between two steps, such as a learning rate."""
@@ -143,7 +154,16 @@ class Optim:
             "groups": split(groups, f"{self._name}/groups/", shared),
             "state": plain or None,
             "more": split(rest, f"{self._name}/more/", shared),
+            SETTINGS: self._begin(),
         }
+
+    def _begin(self) -> Sequence[GroupSettings]:
+        if self._settings is None:
+            self._settings = [
+                {key: value for key, value in group.items() if isinstance(value, _PLAIN)}
+                for group in self._optimizer.param_groups
+            ]
+        return self._settings
 
     def layout(self, parameters: Names) -> Iterator[str]:
         """A line for its class, and one for each parameter of each group with which training began."""
@@ -232,11 +252,21 @@ class Optim:
         for part, live in (("groups", whole["param_groups"]), ("more", whole)):
             yield from ((name, found, None) for name, found in refs(saved[part], live))
 
+    def owner_of(self, item: Item, owners: Mapping[str, Tensor]) -> Tensor | None:
+        """The parameter among these, by name, that this tensor of the state belongs to and has the shape of."""
+        inside = item.name.removeprefix(f"{self._name}/")
+        parts = inside.split("/") if inside != item.name else []
+        keys = ("/".join(parts[:end]) for end in range(1, len(parts)))
+        return next(
+            (owner for key in keys if (owner := owners.get(key)) is not None and owner.shape == item.shape), None
+        )
+
     def load(
         self, saved: Mapping[str, Any], parameters: Names, tensor: Callable[[str], Tensor], late: Collection[str] = ()
     ) -> None:
         """Restores everything, except `late` groups that the script has not added yet. UserError if the optimizer was
         built in another way, or does not keep its state."""
+        self.overruled = _overruled(self._name, saved.get(SETTINGS, ()), self._begin(), saved["groups"])
         now, then = self._grouped(parameters), [group["params"] for group in saved["groups"]]
         there = len(now) if set(self._named(len(now), len(then))) <= set(late) else len(then)
         if then[:there] != now and not (self._keeps and _extend(now, then[:there])):
@@ -333,6 +363,23 @@ def _parted(saved: Mapping[str, Any], there: int, tensor: Callable[[str], Tensor
     waiting = LateGroups(groups, state, {ref: tensor(ref) for ref, _ in refs([groups, state])})
     rest = {key: values for key, values in (saved["state"] or {}).items() if key not in names}
     return {**saved, "groups": saved["groups"][:there], "state": rest}, waiting
+
+
+def _overruled(
+    name: str, began: Sequence[GroupSettings], now: Sequence[GroupSettings], saved: Sequence[Mapping[str, Any]]
+) -> list[str]:
+    """For each setting that the script has changed since: what it was, is now, and stays."""
+    found = [
+        (key, had[key], has[key], stays[key])
+        for had, has, stays in zip(began, now, saved, strict=False)
+        for key in had
+        if key in has and key in stays and had[key] != has[key] != stays[key]
+    ]
+    return [
+        f"{name}: {key} was {was!r} when the checkpoint's run began and is {given!r} in this script"
+        + (f"; the checkpoint's {stays!r} stays" if isinstance(stays, _PLAIN) else "; the checkpoint's stays")
+        for key, was, given, stays in dict.fromkeys(found)
+    ]
 
 
 def _in_shards(taken: LateGroups, parameters: Names) -> dict[str, Tensor]:

@@ -8,7 +8,7 @@ modules and optimizers have files of their own.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -32,7 +32,7 @@ from perdure.state.copies import copied
 from perdure.state.holding import OptimizerContainers, held_unsaved, with_held
 from perdure.state.merging import BY_RANK, Merge, check_size, merged
 from perdure.state.modes import MODES, Modes, ModesByName
-from perdure.state.modules import Module
+from perdure.state.modules import GRADIENTS, Module
 from perdure.state.optimizers import Home, Optim
 from perdure.state.pending_state import LATE, PendingState
 from perdure.state.renaming import Renames
@@ -208,6 +208,11 @@ class Registry:
         """The names of all registered objects."""
         return {*self._modules, *self._optimizers, *self._others}
 
+    def overruled(self, names: Collection[str]) -> list[str]:
+        """What the script sets optimizers of these names to, otherwise than the one that began the checkpoint's run:
+        the checkpoint's values stay."""
+        return [line for _, optimizer in self._held(self._optimizers, names) for line in optimizer.overruled]
+
     @property
     def late(self) -> list[str]:
         """What came after the run had begun, in this run or in the checkpoint's: objects, and, as of the last read,
@@ -230,6 +235,13 @@ class Registry:
     def _live(self) -> dict[str, Tensor]:
         """The modules' tensors, by full name."""
         return {name: tensor for module in self._modules.values() for name, tensor in module.live().items()}
+
+    @torch.no_grad()
+    def warm_up(self) -> None:
+        """Do with each sharded tensor what a restore does, and change none: torch works out the first operation of its
+        kind for tens of milliseconds."""
+        for tensor in filter(boxes.is_sharded, self._live().values()):
+            tensor.copy_(tensor.detach())
 
     def kind(self) -> str:
         """Lines of what all ranks of a run must have in common before anything is trained."""
@@ -345,14 +357,32 @@ class Registry:
         """The type of a module part that keeps state that is not a tensor; "" if there is none."""
         return next((module.extra for module in self._modules.values() if module.extra), "")
 
-    def parameters(self) -> list[Tensor]:
-        """All parameters, each once. The same list as long as they do not change."""
+    def reshard(self) -> None:
+        """See `Module.reshard`. All ranks have to, or none, as the next forward pass gathers what is in shards."""
         for module in self._modules.values():
             module.reshard()
+
+    def parameters(self) -> list[Tensor]:
+        """All parameters, each once. The same list as long as they do not change."""
+        self.reshard()
         listed = [module.outline.parameters() for module in self._modules.values()]
         if len(listed) != len(self._listed) or not all(map(is_, listed, self._listed)):
             self._listed, self._parameters = listed, list(dict.fromkeys(chain.from_iterable(listed)))
         return self._parameters
+
+    def note_gradients(self) -> None:
+        """A step is done: see `Module.note_gradients`."""
+        for module in self._modules.values():
+            module.note_gradients()
+
+    @contextmanager
+    def zeroing_gradients(self) -> Iterator[None]:
+        """Sharded modules, whose gradients the block drops, have zeros after it where the script keeps gradients."""
+        kept = [(module, module.kept_gradients()) for module in self._modules.values() if module.sharded]
+        yield
+        for module, paths in kept:
+            module.forget_gradients()
+            module.zero_gradients(paths)
 
     @property
     def sharded(self) -> str:
@@ -409,6 +439,12 @@ class Registry:
         """The name of a module of which several ranks compute parts of one batch; "" if there is none."""
         return next((name for name, module in self._modules.items() if module.tensor_parallel), "")
 
+    @property
+    def batch_mesh(self) -> Any:
+        """The mesh whose ranks get different samples, if several ranks compute parts of one batch and torch says so; or
+        else None."""
+        return fully_sharded.batch_mesh(self.sharded_modules) if self.tensor_parallel else None
+
     def trained(self) -> Iterator[Tensor]:
         """What steps change: the modules' tensors and the optimizers' state."""
         return chain(self._live().values(), self.optimizer_tensors())
@@ -422,9 +458,17 @@ class Registry:
         left out."""
         stepped = list(chain.from_iterable(optimizer.stepped() for optimizer in self._optimizers.values()))
         known = set(map(id, stepped))
-        buffers = chain.from_iterable(module.buffers().values() for module in self._modules.values())
-        others = chain(buffers, (parameter for parameter in self.parameters() if id(parameter) not in known))
+        others = chain(self._buffers(), (parameter for parameter in self.parameters() if id(parameter) not in known))
         return set(map(tensors.address, stepped)) - set(map(tensors.address, others))
+
+    def frozen(self) -> set[int]:
+        """Addresses of the memory of parameters that nothing is to change. Memory that also holds a buffer is left
+        out."""
+        frozen = (parameter for parameter in self.parameters() if not parameter.requires_grad)
+        return set(map(tensors.address, frozen)) - set(map(tensors.address, self._buffers()))
+
+    def _buffers(self) -> Iterator[Tensor]:
+        return chain.from_iterable(module.buffers().values() for module in self._modules.values())
 
     def versions(self) -> list[int]:
         """How often each parameter was written to, except by claims. Equal as long as nothing writes to any."""
@@ -437,6 +481,12 @@ class Registry:
         for optimizer in self._optimizers.values():
             optimizer.read(parameters, found)
         return found
+
+    def owners_of(self, items: Iterable[Item]) -> dict[str, Tensor]:
+        """For each of these tensors of optimizers' state that has the shards of a parameter: that, by its name."""
+        owners = {name: parameter for parameter, name in self._parameter_names().items() if boxes.is_sharded(parameter)}
+        pairs = ((item, optimizer.owner_of(item, owners)) for item in items for optimizer in self._optimizers.values())
+        return {item.name: owner for item, owner in pairs if owner is not None}
 
     def targets(
         self,
@@ -474,6 +524,7 @@ class Registry:
             places[name] = _place(item, live, owner, used, room.get((item.part, item.name)))
         return places
 
+    @boxes.meshes_stay()
     def load(self, state: RankState) -> None:
         """Restores a checkpoint's state, whether it was read into its targets or not. UserError if it is of other
         objects."""
@@ -589,6 +640,7 @@ class Registry:
         kept: list[str] = []
         for name, module in self._held(self._modules, objects):
             kept += module.load(found, join(objects[name]["extra"], found.__getitem__))
+            module.zero_gradients(objects[name].get(GRADIENTS, {}))
         parameters = self._parameter_names()
         with self._refilling():
             for name, optimizer in self._held(self._optimizers, objects):
@@ -709,6 +761,8 @@ def _place(item: Item, live: Any, home: Home | None, used: set[int], room: Tenso
 
 def _new(item: Item, home: Home, room: Tensor | None) -> Tensor:
     if home.like is not None and home.like.shape == item.shape:
+        if room is not None and _fits(item, room) and boxes.are_alike(room, home.like):
+            return room
         return boxes.like(home.like, tensors.dtype_of(item.dtype))
     if room is not None and _fits(item, room) and Home(room.device, tensors.memory_order(room)) == home:
         return room

@@ -21,7 +21,7 @@ _FSDP2: Final = "FSDPModule"
 
 def sharded_parts(module: nn.Module) -> list[Any]:
     """The parts of a module to which `fully_shard` was applied, the outermost first."""
-    return [part for part in module.modules() if _is_a(part, _FSDP2)]
+    return boxes.once(("parts", id(module)), lambda: [part for part in module.modules() if _is_a(part, _FSDP2)])
 
 
 def is_tensor_parallel(module: nn.Module) -> bool:
@@ -53,8 +53,7 @@ def leaves(module: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
 def _sharded_by_fsdp(module: nn.Module) -> Iterator[Any]:
     for part in sharded_parts(module):
         state = part._get_fsdp_state()  # noqa: SLF001
-        groups = getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]  # noqa: SLF001
-        yield from (one for group in groups if group for one in group.fsdp_params)
+        yield from (one for group in state._fsdp_param_groups if group for one in group.fsdp_params)  # noqa: SLF001
 
 
 def refuse_sharded(model: nn.Module) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import inspect
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import FrameType, FunctionType, ModuleType
 from typing import Any, Final
 
@@ -25,6 +25,9 @@ from perdure.state.parts import parts_of
 _OBJECTS: Final = 2000
 """How many objects of one variable are looked at."""
 _COPIES: Final = frozenset({"locals", "vars", "dir", "eval", "exec"})
+_OF_IMPORTS: Final = frozenset({"__builtins__", "__loader__", "__spec__"})
+"""What the interpreter sets in each module. A loader may hold anything: that of a test that pytest has rewritten holds
+the whole test run."""
 _INSTALLED: Final = tuple({f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
@@ -42,7 +45,7 @@ def variables() -> Iterator[tuple[str, Any]]:
         frame = frame.f_back
     for module in (sys.modules[name] for name in further if name in sys.modules):
         if _is_own(module.__name__, getattr(module, "__file__", None) or "<frozen>"):
-            for name, value in list(vars(module).items()):
+            for name, value in _globals(vars(module)):
                 path = f"{module.__name__}.{name}"
                 yield from parts_of(value, path, seen, most=len(seen) + _OBJECTS, enters=enters)
 
@@ -59,8 +62,12 @@ def _from(value: Any) -> tuple[str, ...]:
     return (value.__module__,) if isinstance(value, type | FunctionType) else ()
 
 
+def _globals(names: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    return [(name, value) for name, value in list(names.items()) if name not in _OF_IMPORTS]
+
+
 def _of(frame: FrameType) -> list[tuple[str, Any]]:
-    found = list(frame.f_globals.items())
+    found = _globals(frame.f_globals)
     if frame.f_code.co_flags & inspect.CO_OPTIMIZED and _COPIES.isdisjoint(frame.f_code.co_names):
         own = frame.f_locals
         found += own.items()

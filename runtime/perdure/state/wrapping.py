@@ -9,9 +9,10 @@ device a process takes. Called by the session.
 """
 
 # No `from __future__ import annotations`: register_comm_hook compares the hook's annotations with the classes.
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
 
 import torch
 import torch.distributed as dist
@@ -21,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from perdure.state import keepers
 from perdure.state.outline import Outline
 from perdure.state.parameter_layouts import AllGather, check_alike
+from perdure.state.shards import sharded_parts
 
 WORLD_WITH_ONE_ORDER = 2
 COPY = "a copy of a model that session.wrap has wrapped: copy what is inside, its `module`"
@@ -32,6 +34,14 @@ def take_device(local_rank: int) -> torch.device:
         return torch.device("cpu")
     torch.cuda.set_device(local_rank % torch.cuda.device_count())
     return torch.device("cuda", torch.cuda.current_device())
+
+
+class GradientWatch(Protocol):
+    """Looks at gradients where ranks average them."""
+
+    def before_mean(self, bucket: dist.GradBucket) -> Callable[[], None]:  # type: ignore[name-defined]
+        """Sees this rank's gradients. The returned function is called when their mean is in their place."""
+        ...
 
 
 class Replica(nn.Module):
@@ -54,6 +64,7 @@ class Replica(nn.Module):
         self._deterministic = deterministic
         self._options = _placed(module, options)
         self._hook: tuple[Any, Any] | None = None
+        self._watch: GradientWatch | None = None
         self._world = 1
         self._made_with: list[tuple[nn.Parameter, bool]] = []
         """The parameters, and whether each was trained, when the present inside was made."""
@@ -86,9 +97,18 @@ class Replica(nn.Module):
         keepers.disregard(wrapped)
         if self._hook:
             wrapped.register_comm_hook(*self._hook)
+        elif self._watch and not self.lasting:
+            watched = WatchedMean(self._watch, in_rank_order=self._deterministic and world > WORLD_WITH_ONE_ORDER)
+            wrapped.register_comm_hook(watched, watched_mean)
         elif self._deterministic and world > WORLD_WITH_ONE_ORDER:
             wrapped.register_comm_hook(options.get("process_group"), mean_in_rank_order)
         return wrapped
+
+    def watch(self, watch: GradientWatch) -> None:
+        """From now on `watch` sees the gradients, unless the script averages them in a way of its own."""
+        self._watch = watch
+        if self._world > 1:
+            self.adapt(self._world, equal=True)
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """Calls the model, and averages the gradients over the ranks in the backward pass."""
@@ -156,6 +176,16 @@ def spread(replicas: Iterable[Replica]) -> set[int]:
     return {id(buffer) for one in found for buffer in one.module.buffers()}
 
 
+def synchronize(replicas: Iterable[Replica], sharded: Iterable[nn.Module], *, now: bool) -> None:
+    """Whether the next forward and backward pass of each model averages its gradients over the ranks, whether the
+    session or the script wrapped it. Otherwise they are added up on each rank."""
+    for called in (*(part for replica in replicas for part in replica.inside), *(one for one, _ in keepers.made())):
+        if isinstance(called, DistributedDataParallel):
+            called.require_backward_grad_sync = now
+    for part in (part for module in sharded for part in sharded_parts(module)):
+        part.set_requires_gradient_sync(now, recurse=False)
+
+
 def spread_now(replicas: Iterable[Replica]) -> None:
     """Broadcasts those buffers now, because there may be no further forward pass. Collective."""
     for called in (part for replica in replicas for part in replica.inside):
@@ -192,3 +222,32 @@ def mean_in_rank_order(
     done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
     done.set_result(gradients)
     return done
+
+
+@dataclass(frozen=True)
+class WatchedMean:
+    """How gradients are averaged while something looks at them."""
+
+    watch: GradientWatch
+    in_rank_order: bool
+
+
+def watched_mean(
+    watched: WatchedMean,
+    bucket: dist.GradBucket,  # type: ignore[name-defined]
+) -> torch.futures.Future[torch.Tensor]:
+    """The mean over all ranks, to the bit as without a watch."""
+    mean_is_there = watched.watch.before_mean(bucket)
+    if watched.in_rank_order:
+        done = mean_in_rank_order(None, bucket)
+        mean_is_there()
+        return done
+    gradients = bucket.buffer()
+    gradients *= 1 / dist.get_world_size()  # before adding, and by this factor, as DDP does
+
+    def look(done: torch.futures.Future[Any]) -> torch.Tensor:
+        mean: torch.Tensor = done.value()[0]
+        mean_is_there()
+        return mean
+
+    return dist.all_reduce(gradients, async_op=True).get_future().then(look)

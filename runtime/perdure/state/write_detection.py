@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from perdure.checkpoint.boxes import local
 
@@ -60,7 +61,7 @@ class Fingerprints:
 
     def _find(self, some: Sequence[Tensor]) -> None:
         """Makes new views only if a parameter was replaced or has moved."""
-        at = [local(one).data_ptr() for one in some]
+        at = [0 if is_lazy(one) else local(one).data_ptr() for one in some]
         if at != self._at or not all(map(is_, some, self._some)):
             views = [view for view in map(_spread, some) if view is not None]
             self._some, self._at, self._reads = some, at, [_read_of(view) for view in views]
@@ -93,7 +94,9 @@ def _read_of(view: Tensor) -> Callable[[], bytes]:
 def _spread(tensor: Tensor) -> Tensor | None:
     """Some elements of this rank's as a view, in the memory order of a dense tensor; None if there are none."""
     tensor = local(tensor)
-    if tensor.layout is not torch.strided or not tensor.numel() or tensor.is_quantized:
+    if is_lazy(tensor) or tensor.is_meta or tensor.layout is not torch.strided:
+        return None
+    if not tensor.numel() or tensor.is_quantized:
         return None
     plain = tensor.detach()
     if plain.element_size() not in _INTEGERS:

@@ -18,7 +18,7 @@ from perdure.store.metered import with_meter
 from perdure.store.protocol import KeyExists, NoSuchKey, ObjectInfo, Store, every_key
 from perdure.wire import Env
 
-__all__ = ["KeyExists", "NoSuchKey", "ObjectInfo", "Store", "every_key", "open_store"]
+__all__ = ["KeyExists", "NoSuchKey", "ObjectInfo", "Store", "every_key", "open_origin", "open_store"]
 
 
 def open_store(uri: str, environ: Mapping[str, str]) -> Store:
@@ -26,6 +26,15 @@ def open_store(uri: str, environ: Mapping[str, str]) -> Store:
 
     Options for S3 come from `environ` (perdure.wire.Env), credentials from wherever boto3 finds them.
     """
+    return _opened(uri, environ, of_origin=False)
+
+
+def open_origin(uri: str, environ: Mapping[str, str]) -> Store:
+    """The same for another training's root, from which this one begins: it may have an endpoint and keys of its own."""
+    return _opened(uri, environ, of_origin=True)
+
+
+def _opened(uri: str, environ: Mapping[str, str], *, of_origin: bool) -> Store:
     parts = urlsplit(uri)
     match parts.scheme:
         case "file" if parts.netloc in ("", "localhost") and parts.path.startswith("/"):
@@ -34,7 +43,7 @@ def open_store(uri: str, environ: Mapping[str, str]) -> Store:
             return with_meter(FileStore(Path(unquote(parts.path))))
         case "s3" if parts.netloc:
             try:
-                from perdure.store.clients import options  # noqa: PLC0415
+                from perdure.store.clients import options, origin_options  # noqa: PLC0415
                 from perdure.store.s3 import S3Store  # noqa: PLC0415
             except ModuleNotFoundError as error:
                 if error.name not in ("boto3", "botocore"):
@@ -43,7 +52,8 @@ def open_store(uri: str, environ: Mapping[str, str]) -> Store:
                     f"{uri} needs {error.name}, which is not installed: pip install 'perdure[s3]'"
                 ) from None
 
-            return with_meter(S3Store(parts.netloc, parts.path.strip("/"), options(environ)))
+            given = origin_options(environ) if of_origin else options(environ)
+            return with_meter(S3Store(parts.netloc, parts.path.strip("/"), given))
         case "gs" | "gcs" | "az" | "azure" | "abfs" | "abfss":
             raise UserError(
                 f"checkpoint root {uri!r}: {parts.scheme}:// is not supported: put a gateway with an S3 interface in "

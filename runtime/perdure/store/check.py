@@ -6,6 +6,7 @@ run it before the first job does.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -50,6 +51,10 @@ class CheckResult:
 
 class _CheckFailed(Exception):
     """The store did not do what checkpoints need; the message says how."""
+
+
+class _Interrupted(Exception):
+    """A writer fails in the middle of an object."""
 
 
 def check(store: Store) -> Iterator[CheckResult]:
@@ -184,9 +189,18 @@ def _delete(store: Store, folder: str) -> str:
     return "deleted objects are gone, and deleting a missing object is no error"
 
 
-def _unfinished(store: Store, _folder: str) -> str:
-    store.sweep(older_than=10 * 365 * 86400)
-    return "can be listed"
+def _unfinished(store: Store, folder: str) -> str:
+    """A writer that fails aborts its own upload. What it could not abort the store refuses here, too."""
+
+    def interrupted() -> Iterator[memoryview]:
+        yield memoryview(bytes(BLOCK_BYTES))
+        raise _Interrupted
+
+    key = f"{folder}a"
+    with suppress(_Interrupted):
+        store.put_stream(key, interrupted(), LARGE_BYTES)
+    store.sweep(-math.inf, lambda found: found == key)
+    return "can be listed and removed"
 
 
 def _clock(store: Store, key: str) -> CheckResult:

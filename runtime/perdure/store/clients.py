@@ -28,6 +28,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from perdure.errors import UserError
 from perdure.store import refusals
 from perdure.store.credentials import (
+    SPEC,
     AccessKeys,
     keys_in_environment,
     keys_in_folder,
@@ -71,20 +72,32 @@ class ClientOptions:
     path_style: bool = False
     credentials: Path | None = None
     """A folder with keys, which override all others if there are any."""
+    spec: str = SPEC
+    """The block of the job's spec that says the same, for messages."""
+    only_these_keys: bool = False
+    """Whether nothing else counts if that folder has no keys."""
 
 
 def options(environ: Mapping[str, str]) -> ClientOptions:
     """The options in the PERDURE_S3_* variables."""
-    path_style = environ.get(Env.S3_PATH_STYLE, "false")
-    if path_style not in ("true", "false"):
-        raise UserError(f"{Env.S3_PATH_STYLE} is {path_style!r}: set it to true or false")
-    folder = environ.get(Env.S3_CREDENTIALS)
-    return ClientOptions(
-        environ.get(Env.S3_ENDPOINT) or None,
-        environ.get(Env.S3_REGION) or None,
-        path_style == "true",
-        Path(folder) if folder else None,
-    )
+    return _options(environ, (Env.S3_ENDPOINT, Env.S3_REGION, Env.S3_PATH_STYLE, Env.S3_CREDENTIALS))
+
+
+def origin_options(environ: Mapping[str, str]) -> ClientOptions:
+    """The options in the PERDURE_FROM_S3_* variables. If there are none, those of the training's own root."""
+    variables = (Env.FROM_S3_ENDPOINT, Env.FROM_S3_REGION, Env.FROM_S3_PATH_STYLE, Env.FROM_S3_CREDENTIALS)
+    if not any(environ.get(name) for name in variables):
+        return options(environ)
+    # This training's own keys are for another server: it would refuse them, in words that mislead.
+    return replace(_options(environ, variables), spec=f"{SPEC}.from", only_these_keys=True)
+
+
+def _options(environ: Mapping[str, str], variables: tuple[str, str, str, str]) -> ClientOptions:
+    endpoint, region, path_style, credentials = (environ.get(name) or "" for name in variables)
+    if path_style not in ("true", "false", ""):
+        raise UserError(f"{variables[2]} is {path_style!r}: set it to true or false")
+    folder = Path(credentials) if credentials else None
+    return ClientOptions(endpoint or None, region or None, path_style == "true", folder)
 
 
 @dataclass(frozen=True)
@@ -120,6 +133,11 @@ class Clients:
         """Whether this server has ever accepted a call."""
         self._warn("at first", said_at_first(self.keys))
         self._set_alarm()
+
+    @property
+    def spec(self) -> str:
+        """The block of the job's spec that says how to reach this server."""
+        return self._opts.spec
 
     @property
     def endpoint(self) -> str:
@@ -194,10 +212,20 @@ def _find(opts: ClientOptions) -> _Found:
         shared = Path(str(core.get_config_variable("credentials_file"))).expanduser()
         watched = (opts.credentials, shared)
         before = stamp(*watched)
-        keys = (keys_in_folder(opts.credentials) if opts.credentials else None) or keys_in_environment(os.environ)
+        keys = _keys_in_folder(opts) or keys_in_environment(os.environ)
         if keys:
             core.set_credentials(keys.access, keys.secret, keys.token)
         return _Found(core, keys or _keys_found_by(core, shared), watched, before)
+
+
+def _keys_in_folder(opts: ClientOptions) -> AccessKeys | None:
+    keys = keys_in_folder(opts.credentials, opts.spec) if opts.credentials else None
+    if keys is None and opts.credentials and opts.only_these_keys:
+        raise UserError(
+            f"no S3 keys for the other root under {opts.credentials}: put files AWS_ACCESS_KEY_ID and "
+            f"AWS_SECRET_ACCESS_KEY there (in Kubernetes: the Secret that {opts.spec}.s3.credentialsSecret names)"
+        )
+    return keys
 
 
 def _connect(opts: ClientOptions, found: _Found) -> _Connection:

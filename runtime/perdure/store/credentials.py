@@ -25,7 +25,8 @@ EXPIRATION: Final = "AWS_CREDENTIAL_EXPIRATION"
 WARN_SECONDS: Final = 1800.0
 """How long before the keys expire the warning comes."""
 
-_SECRET: Final = "(in Kubernetes: the Secret that spec.checkpoint.s3.credentialsSecret names)"  # noqa: S105
+SPEC: Final = "spec.checkpoint"
+"""The block of the job's spec that says how to reach its own root."""
 _LINK: Final = "..data"
 _VARIABLES: Final = (ACCESS_KEY, SECRET_KEY, TOKEN, EXPIRATION)
 
@@ -52,11 +53,14 @@ class AccessKeys:
 
 def keys_in_environment(environ: Mapping[str, str]) -> AccessKeys | None:
     """The keys in variables; None if there are none."""
-    return _keys(environ, f"{ACCESS_KEY} and {SECRET_KEY} {_SECRET}", renewable=False)
+    return _keys(environ, f"{ACCESS_KEY} and {SECRET_KEY} {_secret(SPEC)}", renewable=False)
 
 
-def keys_in_folder(folder: Path) -> AccessKeys | None:
-    """The keys in a folder with one file per key, such as a mounted Secret; None if there are none."""
+def keys_in_folder(folder: Path, spec: str = SPEC) -> AccessKeys | None:
+    """The keys in a folder with one file per key, such as a mounted Secret; None if there are none.
+
+    `spec` is the block of the job's spec that names the Secret.
+    """
     shown = folder
     if (folder / _LINK).is_symlink():
         folder = (folder / _LINK).resolve()
@@ -68,7 +72,11 @@ def keys_in_folder(folder: Path) -> AccessKeys | None:
             continue
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"the S3 key {shown / name} cannot be read: {error}: check the mounted Secret") from error
-    return _keys(found, f"{ACCESS_KEY} and {SECRET_KEY} under {shown} {_SECRET}", renewable=True)
+    return _keys(found, f"{ACCESS_KEY} and {SECRET_KEY} under {shown} {_secret(spec)}", renewable=True)
+
+
+def _secret(spec: str) -> str:
+    return f"(in Kubernetes: the Secret that {spec}.s3.credentialsSecret names)"
 
 
 def stamp(*paths: Path | None) -> tuple[tuple[int, int, int] | None, ...]:

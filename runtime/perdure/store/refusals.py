@@ -27,24 +27,25 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class RefusalRule:
-    """How to treat a refusal. `{keys}` and `{endpoint}` in the remedy stand for the actual ones."""
+    """How to treat a refusal. In the remedy `{keys}` and `{endpoint}` stand for the actual ones, and `{spec}` for the
+    block of the job's spec with the fields that it names."""
 
     kind: Kind
     remedy: str = ""
 
-    def remedy_for(self, *, keys: str, endpoint: str) -> str:
+    def remedy_for(self, *, keys: str, endpoint: str, spec: str) -> str:
         """The end of a message: the remedy, if there is one."""
-        return f": {self.remedy.format(keys=keys, endpoint=endpoint)}" if self.remedy else ""
+        return f": {self.remedy.format(keys=keys, endpoint=endpoint, spec=spec)}" if self.remedy else ""
 
 
 _BUCKET: Final = RefusalRule(
-    Kind.STAYS, "create the bucket, or correct spec.checkpoint.uri or spec.checkpoint.s3.endpoint (now {endpoint})"
+    Kind.STAYS, "create the bucket, or correct {spec}.uri or {spec}.s3.endpoint (now {endpoint})"
 )
-_REGION: Final = RefusalRule(Kind.STAYS, "the bucket is in another region: correct spec.checkpoint.s3.region")
+_REGION: Final = RefusalRule(Kind.STAYS, "the bucket is in another region: correct {spec}.s3.region")
 REDIRECTED: Final = RefusalRule(
     Kind.STAYS,
-    "the server redirects to another: correct spec.checkpoint.s3.endpoint (now {endpoint}; https:// perhaps) or "
-    "spec.checkpoint.s3.region",
+    "the server redirects to another: correct {spec}.s3.endpoint (now {endpoint}; https:// perhaps) or "
+    "{spec}.s3.region",
 )
 _ACCESS: Final = RefusalRule(
     Kind.STAYS, "check the credentials in {keys}, and that they may get, put, list and delete in this bucket"
@@ -56,14 +57,14 @@ _CLOCK: Final = RefusalRule(Kind.PASSES, "set the clock of this node")
 NOT_S3: Final = RefusalRule(
     Kind.STAYS,
     "what answers at {endpoint} is no S3 server, or one that lacks what is needed: correct "
-    "spec.checkpoint.s3.endpoint (the API's port, not the console's) and spec.checkpoint.s3.pathStyle",
+    "{spec}.s3.endpoint (the API's port, not the console's) and {spec}.s3.pathStyle",
 )
-_KEY_NAME: Final = RefusalRule(Kind.STAYS, "shorten spec.checkpoint.uri")
+_KEY_NAME: Final = RefusalRule(Kind.STAYS, "shorten {spec}.uri")
 _ENCRYPTION: Final = RefusalRule(
     Kind.STAYS, "the bucket's encryption key cannot be used: enable it, or allow it to {keys}"
 )
 _UNSAID: Final = RefusalRule(Kind.PASSES, "this may be an expired token: check the credentials in {keys}")
-_TROUBLE: Final = RefusalRule(Kind.PASSES, "the server is in trouble, the same call may succeed later")
+TROUBLE: Final = RefusalRule(Kind.PASSES, "the server is in trouble, the same call may succeed later")
 
 _CODES: Final = {
     "NoSuchBucket": _BUCKET,
@@ -113,7 +114,7 @@ def read(code: str, status: int) -> RefusalRule:
         return _UNSAID
     if status == 404 and code == "404":
         return NOT_S3
-    return _TROUBLE if status >= 500 else RefusalRule(Kind.PASSES)
+    return TROUBLE if status >= 500 else RefusalRule(Kind.PASSES)
 
 
 def may_be_keys(code: str, status: int) -> bool:

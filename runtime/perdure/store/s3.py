@@ -1,7 +1,8 @@
 """An S3 bucket's prefix as a store.
 
 perdure.store.refusals says what a server's errors mean, and perdure.store.clients where keys come from. Callers decide
-how long they try a failing call. Checksums are CRC64NVME, computed here and checked by the server on arrival.
+how long they try a failing call; only a part of an upload, its end, and the rest of a range are tried again here
+(perdure.store.retries). Checksums are CRC64NVME, computed here and checked by the server on arrival.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from perdure.store import draws, refusals
 from perdure.store.clients import ClientOptions, Clients, code_and_status
 from perdure.store.parts import Buffers, WrongSize, send, whole
 from perdure.store.protocol import KeyExists, NoSuchKey, ObjectInfo, every_key
+from perdure.store.retries import Retries, persist
 
 R = TypeVar("R")
 
@@ -69,30 +71,44 @@ class S3Store:
                 self._put_whole(key, whole(blocks, size), if_absent=if_absent)
 
     def get(self, key: str, *, start: int = 0, length: int | None = None) -> bytes:
-        return self._read(key, start, length, lambda body: bytes(body.read()), b"")
+        with self._failing_as("read", key):
+            return self._read(key, start, length, lambda body: bytes(body.read()), b"")
 
     def get_into(self, key: str, buffer: memoryview, *, start: int = 0) -> int:
-        return self._read(key, start, len(buffer), lambda body: _fill(body, buffer), 0)
+        filled, retries = 0, Retries()
+
+        def fill(body: StreamingBody) -> None:
+            nonlocal filled
+            while filled < len(buffer) and (read := body.readinto(buffer[filled:])):  # type: ignore[arg-type]
+                filled += read
+
+        with self._failing_as("read", key):
+            while True:
+                before = filled
+                try:
+                    self._read(key, start + filled, len(buffer) - filled, fill, None)
+                except (ClientError, BotoCoreError) as error:
+                    if not retries.waited(error, moved=filled - before >= LARGE_BYTES):
+                        raise
+                else:
+                    return filled
 
     def _read(self, key: str, start: int, length: int | None, take: Callable[[StreamingBody], R], nothing: R) -> R:
-        """What `take` makes of the bytes; `nothing` if there are none."""
+        """What `take` makes of the bytes; `nothing` if there are none. The body checks their announced length."""
         if length == 0:
             return nothing
         end = "" if length is None else start + length - 1
         span: dict[str, Any] = {"Range": f"bytes={start}-{end}"} if start or length else {}
         large = length is not None and length >= LARGE_BYTES  # an object that is requested whole is small
-        with self._failing_as("read", key):
-            try:
-                return self._clients.ask(
-                    lambda s3: take(s3.get_object(**self._object(key), **span)["Body"]), large=large
-                )
-            except ClientError as error:
-                code, status = code_and_status(error)
-                if code in ("NoSuchKey", "404"):
-                    raise NoSuchKey(f"{self.uri} has no {key}") from None
-                if status == 416:  # the range starts at or after the end of the object
-                    return nothing
-                raise
+        try:
+            return self._clients.ask(lambda s3: take(s3.get_object(**self._object(key), **span)["Body"]), large=large)
+        except ClientError as error:
+            code, status = code_and_status(error)
+            if code in ("NoSuchKey", "404"):
+                raise NoSuchKey(f"{self.uri} has no {key}") from None
+            if status == 416:  # the range starts at or after the end of the object
+                return nothing
+            raise
 
     def head(self, key: str) -> ObjectInfo | None:
         with self._failing_as("look at", key):
@@ -194,7 +210,7 @@ class S3Store:
             crc = crc64nvme(data)
             part: Any = {"PartNumber": number, "ChecksumCRC64NVME": _text(crc)}
             body: Any = {"Body": data}
-            answer = self._clients.ask(lambda s3: s3.upload_part(**upload, **part, **body), large=True)
+            answer = persist(lambda: self._clients.ask(lambda s3: s3.upload_part(**upload, **part, **body), large=True))
             return part | {"ETag": answer["ETag"]}, crc, len(data)
 
         try:
@@ -204,7 +220,7 @@ class S3Store:
                 crc = combine_crc64nvme(crc, part_crc, length)
             end: Any = {"MultipartUpload": {"Parts": [part for part, _, _ in sent]}, "ChecksumType": "FULL_OBJECT"}
             end |= {"ChecksumCRC64NVME": _text(crc)} | _condition(if_absent=if_absent)
-            self._clients.ask(lambda s3: s3.complete_multipart_upload(**upload, **end), large=True)
+            persist(lambda: self._clients.ask(lambda s3: s3.complete_multipart_upload(**upload, **end), large=True))
         except BaseException as error:
             with suppress(BotoCoreError, ClientError):  # the first error says more
                 self._abort(upload)
@@ -270,13 +286,15 @@ class S3Store:
         return StorageRefused
 
     def _remedy_for(self, refusal: refusals.RefusalRule) -> str:
-        return refusal.remedy_for(keys=self._clients.keys.source, endpoint=self._clients.endpoint)
+        clients = self._clients
+        return refusal.remedy_for(keys=clients.keys.source, endpoint=clients.endpoint, spec=clients.spec)
 
     def _unreached(self, what: str, error: Exception) -> StorageError:
         """A server that has answered before will come back. One that never did may be no S3 server."""
         endpoint = self._clients.endpoint
         if not self._clients.answered and (why := no_server(error)):
-            return StorageRefused(f"{what}: {error}: {why}: correct spec.checkpoint.s3.endpoint (now {endpoint})")
+            field = f"{self._clients.spec}.s3.endpoint"
+            return StorageRefused(f"{what}: {error}: {why}: correct {field} (now {endpoint})")
         return StorageError(f"{what}: {error}: check that {endpoint} can be reached from here")
 
 
@@ -315,11 +333,3 @@ def _condition(*, if_absent: bool) -> dict[str, Any]:
 
 def _text(crc: int) -> str:
     return base64.b64encode(crc.to_bytes(8, "big")).decode()
-
-
-def _fill(body: StreamingBody, buffer: memoryview) -> int:
-    """Returns how many bytes came. The body itself checks them against the announced length."""
-    filled = 0
-    while filled < len(buffer) and (read := body.readinto(buffer[filled:])):  # type: ignore[arg-type]
-        filled += read
-    return filled

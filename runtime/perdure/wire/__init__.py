@@ -30,6 +30,7 @@ from perdure.wire.handover import (
     write_ranks,
 )
 from perdure.wire.names import (
+    AFTER_COMPLETION_SECONDS,
     ANNOTATION_ASSIGNMENT,
     ANNOTATION_REPORT,
     ASSIGNMENT_FILE,
@@ -38,6 +39,7 @@ from perdure.wire.names import (
     CREDENTIALS,
     CREDENTIALS_FOLDER,
     DEFAULT_GRACE_SECONDS,
+    FROM_CREDENTIALS_FOLDER,
     GROUP,
     LABEL_JOB,
     LABEL_ROLE,
@@ -80,6 +82,7 @@ from perdure.wire.result import RESULT_BYTES, read_result, write_result
 from perdure.wire.wanted import CommitSelector, ResumeFrom, read_resume_from
 
 __all__ = [
+    "AFTER_COMPLETION_SECONDS",
     "ANNOTATION_ASSIGNMENT",
     "ANNOTATION_REPORT",
     "ASSIGNMENT_BYTES",
@@ -91,6 +94,7 @@ __all__ = [
     "CREDENTIALS",
     "CREDENTIALS_FOLDER",
     "DEFAULT_GRACE_SECONDS",
+    "FROM_CREDENTIALS_FOLDER",
     "GROUP",
     "HANDOVERS_KEPT",
     "LABEL_JOB",

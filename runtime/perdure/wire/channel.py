@@ -47,8 +47,10 @@ from perdure.wire import (
     write_assignment,
     write_attempt,
 )
+from perdure.wire.account import RunAccount, read_accounts, write_accounts
 from perdure.wire.codec import from_json
-from perdure.wire.report import DeathCost, Standing, TrainerPhase, read_death_cost
+from perdure.wire.report import DeathCost, Standing, TrainerPhase, read_death_cost, read_values
+from perdure.wire.scaling import ScalingHints, read_scaling, write_scaling
 from perdure.wire.truncation import fitting
 
 IMAGE_MAGIC: Final = b"perdure1"
@@ -270,7 +272,7 @@ class Figures:
     """How training goes in this process, for people. Each one repeats all of it; None is unknown."""
 
     phase: TrainerPhase = TrainerPhase.TRAINING
-    """Training, saving or evaluating, once it has restored; connecting before that."""
+    """Training, saving or evaluating."""
     samples_per_second: float | None = None
     """Samples per second of all ranks together, over the last seconds."""
     step_seconds: float | None = None
@@ -283,12 +285,24 @@ class Figures:
     """The part of the present loop that is done, from 0 to 1, where its end is known."""
     remaining_seconds: float | None = None
     """An estimate of the seconds to that end."""
-    awaited: tuple[int, ...] = ()
-    """Ranks that it waits for while ranks look for each other."""
     death_cost: Annotated[DeathCost | None, read_death_cost] = None
     """What the death of any one member costs now."""
     death_steps: int | None = None
     """See Report."""
+    own_share: float | None = None
+    """The part of its time in which this process works itself, and does not wait for other ranks."""
+    data_share: float | None = None
+    """The part of its time in which it waits for a batch."""
+    stands: bool = False
+    """Whether its ranks stand for a live hand-over."""
+    values: Annotated[Mapping[str, float], read_values] = field(default_factory=dict)
+    """The newest values that its script has reported; see Report."""
+    accounts: Annotated[tuple[RunAccount, ...], read_accounts] = ()
+    """What it did with its time, by run."""
+    batch: int | None = None
+    """Samples in a step of all ranks together, where the script lets its session choose them."""
+    scaling: Annotated[ScalingHints | None, read_scaling] = None
+    """What such a script has measured; see Report."""
 
 
 @dataclass(frozen=True)
@@ -299,6 +313,18 @@ class Hangs:
     """For how long it has made none; None: it makes progress again."""
     place: Standing | None = None
     """Where it stands."""
+    ends: bool = False
+    """Whether that is longer than the job allows, so that the agent ends it."""
+    may_be_work: bool = False
+    """Whether it may be at work all the same: see Report."""
+
+
+@dataclass(frozen=True)
+class Watched:
+    """This process looks at itself, every few seconds."""
+
+    allowed: float | None
+    """For how long its job lets it make no progress now; None: for ever."""
 
 
 @dataclass(frozen=True)
@@ -315,6 +341,8 @@ class Exiting:
     """Finished epochs; None if not reported."""
     attempt: AttemptRecord | None = None
     """What it did and read in its newest hand-over."""
+    accounts: Annotated[tuple[RunAccount, ...], read_accounts] = ()
+    """What it did with its time, by run."""
 
 
 TrainerReport = (
@@ -331,6 +359,7 @@ TrainerReport = (
     | Imaged
     | Figures
     | Hangs
+    | Watched
     | Exiting
 )
 _KINDS: Final[Mapping[str, type[TrainerReport]]] = {
@@ -347,6 +376,7 @@ _KINDS: Final[Mapping[str, type[TrainerReport]]] = {
     "imaged": Imaged,
     "figures": Figures,
     "hangs": Hangs,
+    "watched": Watched,
     "ending": Exiting,
 }
 _NAMES: Final = {kind: name for name, kind in _KINDS.items()}
@@ -414,6 +444,14 @@ def _line(report: TrainerReport) -> str:
     body: dict[str, Any] = {"report": _NAMES[type(report)], **asdict(report)}
     for name in body.keys() & {"why", "behind_why"}:
         body[name] = fitting(body[name], WHY_BYTES)
+    if isinstance(report, Exiting | Figures):
+        body["accounts"] = write_accounts(report.accounts, select.PIPE_BUF // 4)
+    if isinstance(report, Figures):
+        if report.batch is None:
+            del body["batch"]
+        del body["scaling"]
+        if report.scaling and (hints := write_scaling(report.scaling)):
+            body["scaling"] = hints
     if isinstance(report, Exiting):
         body["attempt"] = write_attempt(report.attempt) if report.attempt else None
     error = body.get("error")

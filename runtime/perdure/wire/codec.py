@@ -20,6 +20,22 @@ Natural = Annotated[int, 0]
 Positive = Annotated[int, 1]
 """From 1 to LARGEST."""
 
+
+def fits(number: float) -> bool:
+    """Whether it is from 0 to LARGEST; NaN is not."""
+    return 0 <= number <= LARGEST
+
+
+def read_amount(value: Any) -> float:
+    """The number; TypeError unless it is finite and from 0."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not fits(value):
+        raise TypeError(f"{str(value)[:80]!r} is not a number from 0 to 2^53 - 1")
+    return float(value)
+
+
+Amount = Annotated[float, read_amount]
+"""Finite, and from 0."""
+
 T = TypeVar("T")
 FieldReader = Callable[[Any], Any]
 """Makes a field's value from JSON; ValueError or TypeError if it does not fit."""

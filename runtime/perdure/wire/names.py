@@ -28,11 +28,15 @@ CREDENTIALS_FOLDER: Final = "/run/perdure-s3"
 """Where the Secret with the S3 keys is mounted in container 0, if the job names one."""
 CREDENTIALS: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_CREDENTIAL_EXPIRATION")
 """Its keys, and the files in that folder; the last two need not be there."""
+FROM_CREDENTIALS_FOLDER: Final = "/run/perdure-from-s3"
+"""The same for the Secret of `checkpoint.from.s3`."""
 TERMINATION_LOG: Final = "/dev/termination-log"
 
 LINGER_SECONDS: Final = 600
 """How long an agent whose trainer saved, or lost a peer, keeps its pod for a newer assignment, and in it the image of a
 run that lost a member: an operator may be away meanwhile, a replacement's image be pulled, its node be bought."""
+AFTER_COMPLETION_SECONDS: Final = 3600
+"""How long a script may go on after it has reported its completion: an evaluation, an export."""
 WAIT_MARGIN_SECONDS: Final = 15
 """`wait` of a plan = its `seconds` + this."""
 DEFAULT_GRACE_SECONDS: Final = 120
@@ -78,6 +82,14 @@ class Env:
     """`checkpoint.s3.pathStyle`: true or false."""
     S3_CREDENTIALS: Final = "PERDURE_S3_CREDENTIALS"
     """A folder with a file AWS_ACCESS_KEY_ID and so on: a mounted Secret."""
+    FROM_S3_ENDPOINT: Final = "PERDURE_FROM_S3_ENDPOINT"
+    """`checkpoint.from.s3.endpoint`: this and the next three are for the root that `checkpoint.from.uri` names."""
+    FROM_S3_REGION: Final = "PERDURE_FROM_S3_REGION"
+    """`checkpoint.from.s3.region`."""
+    FROM_S3_PATH_STYLE: Final = "PERDURE_FROM_S3_PATH_STYLE"
+    """`checkpoint.from.s3.pathStyle`: true or false."""
+    FROM_S3_CREDENTIALS: Final = "PERDURE_FROM_S3_CREDENTIALS"
+    """A folder like PERDURE_S3_CREDENTIALS; absent: the keys of the job's own root."""
     COMPLETION: Final = "PERDURE_COMPLETION"
     """A Completion; absent: Log."""
     GLOBAL_BATCH_SIZE: Final = "PERDURE_GLOBAL_BATCH_SIZE"
@@ -89,13 +101,16 @@ class Env:
     """Periodic checkpoints of a state of this many bytes or more are uploaded in the background."""
     CHECK_SECONDS: Final = "PERDURE_CHECK_SECONDS"
     """How often ranks agree whether to stop; 0: at each step (users set it)."""
+    PROGRESS_TIMEOUT_SECONDS: Final = "PERDURE_PROGRESS_TIMEOUT_SECONDS"
+    """`failure.progressTimeoutSeconds`; absent: a process that hangs is not ended."""
     HANG_SECONDS: Final = "PERDURE_HANG_SECONDS"
     """After how many seconds without progress a process writes its stacks to its log, instead of a limit for each
     phase; 0: never (users set it)."""
     PRELOAD: Final = "PERDURE_PRELOAD"
     """Modules the zygote imports beside its own; "none": no zygote (users set it)."""
     LIVE: Final = "PERDURE_LIVE"
-    """"no": members are replaced in place, never between two batches (users set it)."""
+    """"no": members are replaced in place, never between two batches; "yes": between two batches on GPUs, too, which no
+    test has tried (users set it)."""
     TRACE: Final = "PERDURE_TRACE"
     """"1": record per step the time and the sample ids of the batch (users set it)."""
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final, TypeVar
 
+from perdure.wire.account import RunAccount, read_accounts, write_accounts
 from perdure.wire.codec import Natural, Positive, from_json
 from perdure.wire.handover import (
     WHY_CHARACTERS,
@@ -47,6 +48,9 @@ HANDOVERS_KEPT: Final = 4
 
 HANDOVERS_BYTES: Final = 800
 """Their size limit in an outcome, because the error matters more."""
+
+ACCOUNTS_BYTES: Final = 500
+"""Size limit of what the pod did with its time, because the error matters more."""
 
 UNSAVED_BYTES: Final = 300
 """Size limit of why the last checkpoint failed, escaped as JSON."""
@@ -101,6 +105,7 @@ class ErrorName(StrEnum):
     CORRUPT = "Corrupt"  # nothing in the log and its commits is usable: restore it, or use another root
     NO_SESSION = "NoSession"  # exited 0 without a sign of training
     OUT_OF_MEMORY = "OutOfMemory"  # the kernel killed it at the container's memory limit
+    NO_PROGRESS = "NoProgress"  # ended by its agent: failure.progressTimeoutSeconds
     KILLED = "SIGKILL"
     UNSUPPORTED_VERSION = "UnsupportedVersion"
 
@@ -208,6 +213,8 @@ class Outcome:
     """Checkpoints that had failed when the trainer ended; None if the last one succeeded."""
     result: Mapping[str, Any] | None = None
     """The script's result, from rank 0; omitted beside an error, for lack of room."""
+    accounts: tuple[RunAccount, ...] = ()
+    """What the pod's first process did with its time in the newest runs, oldest first, as far as there is room."""
 
     @property
     def infrastructure(self) -> bool:
@@ -243,6 +250,7 @@ def write_outcome(outcome: Outcome) -> str:
     room = OUTCOME_BYTES - len(_compact(body)) if "result" in body else HANDOVERS_BYTES
     if records := _those_that_fit(outcome.handovers, min(room, HANDOVERS_BYTES)):
         body["handovers"] = records
+    body |= _time_spent(outcome, OUTCOME_BYTES - len(_compact(body)))
     if outcome.error:
         body["error"] = {"kind": outcome.error.kind.value, "name": outcome.error.name[:_NAME_CHARACTERS], "tail": ""}
         body["error"]["tail"] = fitting(outcome.error.tail, OUTCOME_BYTES - len(_compact(body)))
@@ -264,6 +272,12 @@ def _what_runs_began_with(outcome: Outcome, room: int) -> dict[str, Any]:
             entry["skippedCommit"]["why"] = fitting(skipped.why, left)
             body |= entry
     return body
+
+
+def _time_spent(outcome: Outcome, room: int) -> dict[str, Any]:
+    """The newest accounts, as far as they fit into `room` bytes."""
+    accounts = write_accounts(outcome.accounts, min(room - len(',"accounts":'), ACCOUNTS_BYTES))
+    return {"accounts": accounts} if accounts else {}
 
 
 def _those_that_fit(records: Sequence[HandoverRecord], room: int) -> list[dict[str, Any]]:
@@ -305,6 +319,7 @@ def read_outcome(text: str) -> Outcome:
         skipped_commit=_shown(SkippedCommit, doc.get("skippedCommit", doc.get(_OLD_SKIPPED_COMMIT))),
         unsaved=_shown(Unsaved, doc.get("unsaved")),
         result=read_result(doc.get("result")),
+        accounts=read_accounts(doc.get("accounts")),
     )
 
 

@@ -12,14 +12,17 @@ are ignored, and an unknown phase is None, because agents live in users' images 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Annotated, Any, Final
 
-from perdure.wire.codec import Natural, Positive, from_json
-from perdure.wire.reading import LARGEST, VERSION, ContractError, document
+from perdure.wire.account import RunAccount, read_accounts, write_accounts
+from perdure.wire.codec import Amount, Natural, Positive, fits, from_json, read_amount
+from perdure.wire.reading import VERSION, ContractError, document
+from perdure.wire.scaling import ScalingHints, read_scaling, write_scaling
 from perdure.wire.truncation import fitting, shortened
 
 REPORT_PATH: Final = "/v1/report"
@@ -35,8 +38,10 @@ LONGEST_SECONDS: Final = 300.0
 """The bounds of the time between two reports."""
 REASON_CHARACTERS: Final = 160
 """The length of a reason in a report."""
-AWAITED_KEPT: Final = 8
-"""Ranks that a report names as waited for."""
+VALUES_KEPT: Final = 8
+"""Values of the script in a report."""
+VALUE_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,31}")
+"""The name of such a value; one with another name is left out."""
 
 _REASON_BYTES: Final = 420
 """Size limit of the reason once JSON has escaped it: an escaped character has at most twelve bytes."""
@@ -56,6 +61,14 @@ class TrainerPhase(StrEnum):
     EVALUATING = "evaluating"
     HANDING_OVER = "handing-over"  # members change while the processes live
     LEAVING = "leaving"  # the trainer saves to leave, ends, or has ended
+
+
+class HandoverAct(StrEnum):
+    """How far a pod's trainer is in a live hand-over that it was offered."""
+
+    CONNECTING = "connecting"  # it trains on, while old and new members connect
+    MOVING = "moving"  # its ranks stand, and their state goes to the new members
+    VOTING = "voting"  # it has voted, or is about to: from here on the log knows the result
 
 
 class DeathCost(StrEnum):
@@ -83,6 +96,14 @@ def _phase(value: Any) -> TrainerPhase | None:
         return None
 
 
+def _act(value: Any) -> HandoverAct | None:
+    """The act; None for the word of a newer agent."""
+    try:
+        return HandoverAct(value)
+    except ValueError:
+        return None
+
+
 def read_death_cost(value: Any) -> DeathCost | None:
     """What a death costs; None for the word of a newer version."""
     try:
@@ -105,18 +126,8 @@ def _start(value: Any) -> str:
     return value
 
 
-def _fits(number: float) -> bool:
-    return 0 <= number <= LARGEST  # NaN is not
-
-
-def _amount(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not _fits(value):
-        raise TypeError(f"{str(value)[:80]!r} is not a number from 0 to 2^53 - 1")
-    return float(value)
-
-
 def _share(value: Any) -> float:
-    return min(1.0, _amount(value))
+    return min(1.0, read_amount(value))
 
 
 def _reason(value: Any) -> str:
@@ -125,14 +136,29 @@ def _reason(value: Any) -> str:
     return _CONTROLS.sub(" ", shortened(value, REASON_CHARACTERS))
 
 
-def _ranks(value: Any) -> tuple[int, ...]:
-    if not isinstance(value, list) or not all(type(rank) is int and 0 <= rank <= LARGEST for rank in value):
-        raise TypeError(f"{str(value)[:80]!r} is not a list of ranks")
-    return tuple(value[:AWAITED_KEPT])
+def read_values(values: Any) -> dict[str, float]:
+    """Of the values of a script the numbers with a short plain name, at most VALUES_KEPT of them, to six digits.
+
+    The rest is left out, because scripts report anything, and a newer agent perhaps more.
+    """
+    if not isinstance(values, Mapping):
+        raise TypeError(f"{str(values)[:80]!r} is not an object")
+    numbers = {name: _number(value) for name, value in values.items() if VALUE_NAME.fullmatch(str(name))}
+    known = [(str(name), number) for name, number in numbers.items() if number is not None]
+    return dict(known[:VALUES_KEPT])
 
 
-_Amount = Annotated[float, _amount]
-"""Finite, and from 0."""
+def _number(value: Any) -> float | None:
+    """A finite number of six digits; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(f"{value:.6g}")
+    except OverflowError:  # an integer beyond any float
+        return None
+    return number if math.isfinite(number) else None
+
+
 _Share = Annotated[float, _share]
 """From 0 to 1."""
 _Reason = Annotated[str, _reason]
@@ -157,48 +183,73 @@ class Report:
     """Optimizer steps done."""
     epoch: Natural | None = None
     """Epochs finished."""
-    samples_per_second: _Amount | None = None
+    samples_per_second: Amount | None = None
     """Samples per second of all ranks together, over the last seconds."""
-    step_seconds: _Amount | None = None
+    step_seconds: Amount | None = None
     """Seconds from one step to the next, over the last seconds."""
     commit_step: Natural | None = None
     """The step of the newest commit that the pod knows."""
-    commit_at: _Amount | None = None
+    commit_at: Amount | None = None
     """When the pod heard of it, as Unix time."""
-    save_stall_seconds: _Amount | None = None
-    """How long training stood still for the newest periodic save."""
-    store_failing_since: _Amount | None = None
+    save_stall_seconds: Amount | None = None
+    """How long training stood still for the newest periodic save: what a shorter period of saves would cost."""
+    store_failing_since: Amount | None = None
     """When the first of the saves failed that have failed in a row, as Unix time; None: the newest one succeeded."""
     store_why: _Reason = ""
     """Why the newest of them failed."""
-    awaited: Annotated[tuple[int, ...], _ranks] = ()
-    """Ranks that this one waits for, the lowest first, at most AWAITED_KEPT of them."""
-    required_grace_seconds: _Amount | None = None
-    """An estimate of what a save takes that begins now, by what the newest one took."""
+    required_grace_seconds: Amount | None = None
+    """An estimate of what a save takes that begins now, by what the newest one took: how much time a notice has to
+    leave. In status, and in what `what-if drain` foretells."""
     live: bool | None = None
-    """Whether members of this script can change live."""
+    """Whether members of this script can change live. In status, and in what `what-if drain` foretells; the operator
+    itself offers a live move until the script has refused one."""
     live_why: _Reason = ""
     """Why they cannot."""
     progress: _Share | None = None
     """The part of the script's present loop of epochs that is done, where its end is known."""
-    remaining_seconds: _Amount | None = None
+    remaining_seconds: Amount | None = None
     """An estimate of the seconds to that end."""
     death_cost: Annotated[DeathCost | None, read_death_cost] = None
     """What the death of any one member costs now."""
     death_steps: Natural | None = None
     """At most so many finished steps; only with DeathCost.STEPS."""
-    hangs_since: _Amount | None = None
+    hangs_since: Amount | None = None
     """Since when a process of the trainer makes no progress, as Unix time, once that has lasted for longer than its
     phase allows; None: each makes some."""
     hangs_in: Annotated[Standing | None, _standing] = None
     """Where it stands. Of several processes, one that waits for no rank; None if that is not known of each."""
+    hang_may_be_work: bool | None = None
+    """Whether a process that hangs may also be at work for long, as in an evaluation without its session; None: it does
+    not hang, or its version does not tell."""
+    watched: bool | None = None
+    """Whether each process of the trainer looks at itself, and so would say that it hangs; None: its version does not
+    tell."""
+    own_share: _Share | None = None
+    """The part of the time of its steps in which the pod's slowest process works itself, or waits for its data, and
+    not for other ranks; None if that is not known of each."""
+    handover_act: Annotated[HandoverAct | None, _act] = None
+    """How far it is in a live hand-over; None while none is offered to it."""
+    data_share: _Share | None = None
+    """The part of the time of its steps in which one of the pod's processes, the one that waits longest, waits for its
+    data; None if that is not known of each. It is a part of that process's own time."""
+    values: Annotated[Mapping[str, float], read_values] = field(default_factory=dict)
+    """The newest values that rank 0's script has reported, by name; only rank 0's pod has any. A name is the script's
+    own word: people see them, and no label of a metric is made of them."""
+    batch: Natural | None = None
+    """Samples in a step of all ranks together, where the session chooses them. Only rank 0's pod tells."""
+    scaling: Annotated[ScalingHints | None, read_scaling] = None
+    """What its script has measured of its speed and its gradient; None also if a field of it is not in its range.
+    Only rank 0's pod tells. A lie can win its job more of its pool than is fair, and nothing else."""
+    accounts: Annotated[tuple[RunAccount, ...], read_accounts] = ()
+    """What the pod's first process did with its time in the newest runs, oldest first. The last one goes on to this
+    report. Fewer where the rest of the report needs the room."""
 
 
 @dataclass(frozen=True)
 class ReportAnswer:
     """What the operator says to a report that it took."""
 
-    next_seconds: _Amount
+    next_seconds: Amount
     """When the next one should come, from this answer on."""
 
 
@@ -216,10 +267,12 @@ def write_report(report: Report) -> str:
     """The body of a request: compact JSON of at most REPORT_BYTES, without what is unknown.
 
     A number that no reader takes is left out, because a script may compute any: NaN, infinite, negative or too large.
+    Where all does not fit, accounts give way first, the older one before the newer, and then the script's values, the
+    last one first. All else has room.
     """
     body: dict[str, Any] = {"v": VERSION}
     for name, value in asdict(report).items():
-        if isinstance(value, int | float) and not _fits(value):
+        if isinstance(value, int | float) and not fits(value):
             continue
         if isinstance(value, float):
             body[name] = round(value, 3)
@@ -227,8 +280,17 @@ def write_report(report: Report) -> str:
             body[name] = _CONTROLS.sub(" ", fitting(_reason(value), _REASON_BYTES))
         else:
             body[name] = value
-    body["awaited"] = [rank for rank in report.awaited if _fits(rank)][:AWAITED_KEPT]
-    return _compact({name: value for name, value in body.items() if value not in (None, "", [])})
+    body["values"] = values = read_values(report.values)
+    body["scaling"] = write_scaling(report.scaling) if report.scaling else None
+    del body["accounts"]
+    while len(text := _compact(known := {name: value for name, value in body.items() if _says(value)})) > REPORT_BYTES:
+        values.popitem()
+    accounts = write_accounts(report.accounts, REPORT_BYTES - len(text) - len(',"accounts":'))
+    return _compact({**known, "accounts": accounts}) if accounts else text
+
+
+def _says(value: Any) -> bool:
+    return value not in (None, "", [], {})
 
 
 def read_report(text: str) -> Report:

@@ -110,8 +110,10 @@ class Settings:
     """Training does not wait for the upload of periodic checkpoints if the state has this many bytes."""
     hang_seconds: float | None = None
     """How long this process may make no progress, in any phase; 0: forever; None: as perdure.wire.phase_limits says."""
-    live: bool = True
-    """Whether live hand-overs are allowed."""
+    progress_timeout: float | None = None
+    """The same while it trains, as the job says."""
+    live: bool | None = None
+    """Whether ranks may change live; None: yes, but on GPUs, where no test has run."""
     trace: bool = False
     report_fd: int | None = None
     request_file: Path | None = None
@@ -177,7 +179,8 @@ def read_settings(
         check_seconds=_number(environ, Env.CHECK_SECONDS, DEFAULT_CHECK_SECONDS),
         background_bytes=_number(environ, Env.BACKGROUND_BYTES, DEFAULT_BACKGROUND_BYTES),
         hang_seconds=_number(environ, Env.HANG_SECONDS, 0.0) if environ.get(Env.HANG_SECONDS) else None,
-        live=environ.get(Env.LIVE) != "no",
+        progress_timeout=_number(environ, Env.PROGRESS_TIMEOUT_SECONDS, 0.0) or None,
+        live=_live(environ),
         trace=environ.get(Env.TRACE) == "1",
         report_fd=_optional(environ, Env.REPORT_FD, 0),
         request_file=_path(environ, Env.REQUEST_FILE),
@@ -287,6 +290,13 @@ def _object(name: str, text: str, example: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise UserError(f"{name} is {text!r}: give a JSON object such as {example}")
     return found
+
+
+def _live(environ: Mapping[str, str]) -> bool | None:
+    text = environ.get(Env.LIVE) or ""
+    if text not in {"", "yes", "no"}:
+        raise UserError(f"{Env.LIVE} is {text!r}: give yes or no, or leave it out")
+    return text == "yes" if text else None
 
 
 def _handover(environ: Mapping[str, str]) -> Handover | None:

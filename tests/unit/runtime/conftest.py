@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from perdure import Session
 from perdure.group.world import install_placeholder, uninstall
 from perdure.state import keepers
-from perdure.state.fully_sharded import _forget_layouts
+from perdure.state.fully_sharded import forget_layouts
 from tests.unit.runtime.session.training import Join
 
 
@@ -42,13 +42,13 @@ def join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Join]:
 def meshes_end() -> Iterator[None]:
     """Later tests do not find the meshes of this one. FSDP's modules are cycles, so meshes live on for a while, and
     would be found as a script's own; and torch takes an equal mesh for the same one."""
-    _forget_layouts()
+    forget_layouts()
     yield
     uninstall()
     for thing, _ in keepers.made():
         if isinstance(thing, DeviceMesh):
             keepers.disregard(thing)
-    _forget_layouts()
+    forget_layouts()
 
 
 @pytest.fixture

@@ -77,6 +77,12 @@ class Filled:
         return self.seal.checksum
 
 
+def need_for(size: int, held: int) -> tuple[int, int | None]:
+    """Bytes that an arena of `size` that has `held` already needs beyond them, with the margin; and how many are free,
+    None if unknown."""
+    return max(size - held, 0) + MARGIN_BYTES, free_memory()
+
+
 def room_for(size: int, held: int = 0) -> int:
     """How many bytes are missing for an arena of `size` that has `held` already; 0 if there is room, or if that is
     unknown."""

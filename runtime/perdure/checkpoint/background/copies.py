@@ -11,7 +11,7 @@ from typing import Final
 
 from perdure.checkpoint.background import events as ev
 from perdure.checkpoint.background import uploading
-from perdure.checkpoint.background.arena import Arena, Filled, room_for
+from perdure.checkpoint.background.arena import Arena, Filled, need_for
 from perdure.checkpoint.upload import Staged
 from perdure.console import in_bytes, say
 from perdure.log.position import Position
@@ -49,6 +49,8 @@ class Copies:
         """Why the last process that ended by itself has ended."""
         self.seconds = 0.0
         """How long the last upload took."""
+        self.moved_at = -math.inf
+        """The last time.monotonic() at which the upload under way was ordered, or known to move."""
         self._said_missing = False
         self._largest = 0
         """Size of the largest part that there was no memory for: a part may be larger than it was estimated."""
@@ -58,12 +60,19 @@ class Copies:
         """Until this time.monotonic() saves have to be made without copies, however much memory there is."""
         self._pause = AGAIN_SECONDS
 
-    def make_room(self, size: int) -> bool:
-        """Whether there is memory for a part of about `size` bytes. It is allocated while training continues."""
+    def needs(self, size: int) -> tuple[int, int | None]:
+        """Bytes that this rank needs to copy a part of about `size` bytes, beyond what its arena has; and how many are
+        free in its pod, None if unknown."""
+        return need_for(max(size, self._largest), self._arena.held if self._arena else 0)
+
+    def make_room(self, size: int, missing: int) -> bool:
+        """Whether there is memory for a part of about `size` bytes. It is allocated while training continues.
+
+        `missing`: how many bytes its pod lacks for all that its ranks need.
+        """
         if time.monotonic() < self._again_at:
             return False
         size = max(size, self._largest)
-        missing = room_for(size, self._arena.held if self._arena else 0)
         if missing:
             self._say_missing(missing)
             return False
@@ -120,7 +129,7 @@ class Copies:
 
     def order(self, uploader: int, folder: str, part: Filled) -> None:
         """Order the process with this number to upload this part."""
-        self._number = uploader
+        self._number, self.moved_at = uploader, time.monotonic()
         if self.process:
             self.process.order(folder, part)
 
@@ -144,6 +153,8 @@ class Copies:
                 case uploading.UploadFailed(_, why):
                     self._deaths, self._why = self._deaths + 1, why
                     self._await_end(self._number)
+                case uploading.UploadMoves():
+                    self.moved_at = time.monotonic()
                 case uploading.ArenaRead():
                     pass  # its index is missing yet
         if process and self._dying:

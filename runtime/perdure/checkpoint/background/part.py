@@ -6,7 +6,7 @@ A part whose bytes differ from those that were copied is not written at all. No 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from perdure.checkpoint.download import read_blocks
 from perdure.checkpoint.manifest import ShardObject, write_index
@@ -17,15 +17,18 @@ from perdure.log.position import Position
 from perdure.store import KeyExists, NoSuchKey, Store
 
 
-def put_shard(store: Store, folder: str, staged: Staged, expected: str) -> tuple[str, ...]:
-    """Write the shard, whose bytes must have the `expected` checksum. Returns the checksums of its blocks.
+def put_shard(
+    store: Store, folder: str, staged: Staged, expected: str, moves: Callable[[], None] = lambda: None
+) -> tuple[str, ...]:
+    """Write the shard, whose bytes must have the `expected` checksum. Returns the checksums of its blocks. Calls
+    `moves` whenever the store has taken another block.
 
     Corrupt if they have another one, or if another shard is there.
     """
     key = shard_key(folder, staged.rank, staged.world)
     sums: list[str] = []
     try:
-        store.put_stream(key, _verified(staged, sums, expected), staged.size, if_absent=True)
+        store.put_stream(key, _verified(staged, sums, expected, moves), staged.size, if_absent=True)
     except KeyExists:
         _compare(store, ShardObject(key, staged.size, expected, BLOCK_BYTES, tuple(sums), staged.items))
     return tuple(sums)
@@ -46,7 +49,7 @@ def put_index(store: Store, folder: str, staged: Staged, sums: Sequence[str], *,
             raise Corrupt(f"{key} exists already, with another index than this save's") from None
 
 
-def _verified(staged: Staged, sums: list[str], expected: str) -> Iterator[memoryview]:
+def _verified(staged: Staged, sums: list[str], expected: str, moves: Callable[[], None]) -> Iterator[memoryview]:
     """The blocks; the last one only if all of them sum up to what is expected, so that no object appears otherwise."""
     left = staged.size
     for block in summed(staged.blocks(), sums):
@@ -54,6 +57,7 @@ def _verified(staged: Staged, sums: list[str], expected: str) -> Iterator[memory
         if not left and (found := combine(sums, staged.size, BLOCK_BYTES)) != expected:
             raise Corrupt(f"what was copied has changed since: its checksum is {found}, {expected} was copied")
         yield block
+        moves()
 
 
 def _compare(store: Store, shard: ShardObject) -> None:

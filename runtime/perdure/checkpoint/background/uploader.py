@@ -15,6 +15,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, NoReturn
@@ -24,6 +25,7 @@ from perdure.checkpoint.background.sealed import read_part, read_seal
 from perdure.checkpoint.background.uploader_messages import (
     DURABLE,
     FAILED,
+    MOVES,
     RELEASED,
     Lines,
     UploaderWord,
@@ -38,6 +40,9 @@ PRIORITY: Final = 10
 """Its priority: if both need a core, training gets nine tenths of it."""
 LOOK_SECONDS: Final = 1.0
 """How often it looks whether its trainer lives, where a process forked by the trainer may hold the pipe."""
+MOVES_SECONDS: Final = 30.0
+"""How often it says that its upload moves: so seldom that the words fit in the pipe if the trainer reads none for
+hours."""
 _CHUNK: Final = 65536
 _AUTOGROUP: Final = Path("/proc/self/autogroup")
 
@@ -71,10 +76,21 @@ class Uploads:
             raise Corrupt(f"the arena holds {holds} instead of save {seal.name} of step {seal.step}")
         staged, position = read_part(self._arena, seal)
         store = self._store(order.root)
-        sums = put_shard(store, order.folder, staged, seal.checksum)
+        sums = put_shard(store, order.folder, staged, seal.checksum, self._moving(seal.name))
         self._tell(UploaderWord(RELEASED, seal.name))
         put_index(store, order.folder, staged, sums, run=seal.run, position=position)
         return time.monotonic() - begun
+
+    def _moving(self, name: str) -> Callable[[], None]:
+        said = time.monotonic()
+
+        def tell() -> None:
+            nonlocal said
+            if time.monotonic() - said >= MOVES_SECONDS:
+                said = time.monotonic()
+                self._tell(UploaderWord(MOVES, name))
+
+        return tell
 
     def _store(self, root: str) -> Store:
         if root not in self._stores:

@@ -42,6 +42,8 @@ class UploaderWord:
 
 DURABLE: Final = "durable"
 FAILED: Final = "failed"
+MOVES: Final = "moves"
+"""The store takes its bytes."""
 RELEASED: Final = "released"
 """The uploader no longer reads the arena's bytes."""
 

@@ -24,6 +24,7 @@ from typing import Any, Final
 from perdure.checkpoint.background.arena import Arena, Filled
 from perdure.checkpoint.background.uploader_messages import (
     DURABLE,
+    MOVES,
     RELEASED,
     Lines,
     UploaderWord,
@@ -65,6 +66,13 @@ class PartUploaded:
 
 
 @dataclass(frozen=True)
+class UploadMoves:
+    """The store has taken more of this save since its last word."""
+
+    name: str
+
+
+@dataclass(frozen=True)
 class ArenaRead:
     """The arena is not read any more for this save; its index is not written yet."""
 
@@ -81,7 +89,7 @@ class UploadFailed:
     """Whether the store will keep refusing until its configuration changes."""
 
 
-UploaderMessage = PartUploaded | ArenaRead | UploadFailed
+UploaderMessage = PartUploaded | UploadMoves | ArenaRead | UploadFailed
 
 
 @dataclass(eq=False)
@@ -197,6 +205,9 @@ class Uploader:
         if self._under_way is None or word.name != self.busy:
             return
         folder, part = self._under_way
+        if word.word == MOVES:
+            self._unsaid.append(UploadMoves(word.name))
+            return
         if word.word == RELEASED:
             self._unsaid.append(ArenaRead(word.name))
             return

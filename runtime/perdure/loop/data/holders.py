@@ -12,7 +12,7 @@ from __future__ import annotations
 import gc
 import itertools
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import GeneratorType
 from typing import Any, Final
 
@@ -48,10 +48,15 @@ def counted_from(walk: Iterator[Any]) -> int | None:
     return None
 
 
-def limited_to(walk: Iterator[Any]) -> int | None:
+def limit_and_drawn_before(walk: Iterator[Any]) -> tuple[int | None, list[Any]]:
     """After how many batches an islice() around `walk`, or a range() beside it in a zip(), ends its loop; None if
-    nothing of that kind does. From Python 3.14 on no islice tells."""
+    nothing of that kind does. From Python 3.14 on no islice tells. And the iterators that a zip() around `walk` draws
+    from before it, in order."""
     holders = _holders(walk)
+    return _limited_to(holders), _drawn_before(walk, holders)
+
+
+def _limited_to(holders: Sequence[Any]) -> int | None:
     found = [_end_of(holder) for holder in holders if isinstance(holder, itertools.islice)]
     rows = [row for holder in holders if isinstance(holder, zip) for row in gc.get_referents(holder)]
     beside = [one for row in rows if isinstance(row, tuple) for one in row if isinstance(one, _RANGES)]
@@ -69,9 +74,7 @@ def _end_of(limited: Any) -> int | None:
     return arguments[2] if len(arguments) > 2 else None
 
 
-def drawn_before(walk: Iterator[Any]) -> list[Any]:
-    """The iterators that a zip() around `walk` draws from before it, in order."""
-    holders = _holders(walk)
+def _drawn_before(walk: Iterator[Any], holders: Sequence[Any]) -> list[Any]:
     ours = {id(one) for one in (walk, *holders)}
     kept = [one for holder in holders if isinstance(holder, _ZIPS) for one in gc.get_referents(holder)]
     found: list[Any] = []

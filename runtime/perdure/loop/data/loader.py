@@ -15,7 +15,6 @@ import random
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import Any, Final, NamedTuple, cast
@@ -25,13 +24,14 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate, get_worker_info
 
+from perdure.checkpoint import tensors
 from perdure.errors import UserError
 from perdure.loop.data.batch_share import share_in
 from perdure.loop.data.changing import changeable
 from perdure.loop.data.evenness import why_another, why_uneven
 from perdure.loop.data.fingerprint import ANOTHER, CHANGED, Probes, SampleDigests, different, probes, take
 from perdure.loop.data.randomness import draws_nothing, in_no_checkpoint, own_generators
-from perdure.loop.data.sampling import BatchIds, BatchShard, SamplingPlan, Shares
+from perdure.loop.data.sampling import BatchIds, EachShare, SamplingPlan, Share
 from perdure.loop.data.source import BatchHooks, Source
 
 
@@ -181,7 +181,7 @@ class Loader(Source[Any]):
         """
         super().__init__(plan.name, session, end=plan.end, unit=plan.batch)
         self.plan = plan
-        self.current: BatchShard | None = None
+        self.current: Share | None = None
         """The share that the script is working on."""
         self._ids: list[int] = []
         self._rank, self._world = rank, world
@@ -219,6 +219,11 @@ class Loader(Source[Any]):
         False for a loader that begins each epoch at the first sample.
         """
         return False
+
+    @property
+    def decisions(self) -> list[dict[str, Any]]:
+        """The decisions about the batch in this training so far, as JSON values; none without `adapt`."""
+        return []
 
     def postpone_look(self) -> None:
         """Ranks wait for the first batch: looks at the dataset in a later epoch."""
@@ -326,9 +331,9 @@ class Loader(Source[Any]):
                 f"some would never be drawn, or too many: make a loader with another name for each size"
             )
         shares = self._shares(epoch)
-        drawn: deque[BatchShard] = deque()
+        drawn: deque[Share] = deque()
         self._ids = []
-        with _cpu_by_default():
+        with tensors.cpu_by_default():  # of a generator there a DataLoader draws its seed, and there it forks workers
             ids: Iterable[list[int]] = BatchIds(shares, drawn.append)
             looks, self._postponed = self._is_to_look(epoch) and not self._postponed, False
             first = [probes(self.plan.samples)] if looks else []
@@ -340,7 +345,7 @@ class Loader(Source[Any]):
             self._ids.extend(batch.ids)
             yield share.stop, batch.value
 
-    def _shares(self, epoch: int) -> Shares:
+    def _shares(self, epoch: int) -> EachShare:
         return self.plan.shares(epoch, self.consumed, self._rank, self._world)
 
     def _is_to_look(self, epoch: int) -> bool:
@@ -370,7 +375,7 @@ class Loader(Source[Any]):
         if self._looks and not self.evaluates and self._looked_in is not None and self._looked_in == self._seen_in:
             now, seen = changeable(self._dataset), self._seen
             if now != self._form:
-                with _cpu_by_default():
+                with tensors.cpu_by_default():
                     batches = iter(self._underneath(self._looked_in, [probes(self.plan.samples)]))
                     seen = cast("_Batch", next(batches)).value.fingerprint
             if self._left_as or different(self._seen, seen):
@@ -394,12 +399,6 @@ class Loader(Source[Any]):
             generator=generator,
             **options,
         )
-
-
-def _cpu_by_default() -> AbstractContextManager[object]:
-    """Where a DataLoader draws its seed, by a generator on the CPU. Workers are forked there, and torch's context for a
-    device would double the cost of each of their operations, so it is entered only where another device is set."""
-    return nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu")
 
 
 def _plain(options: Mapping[str, Any]) -> dict[str, Any]:

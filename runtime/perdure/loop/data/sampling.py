@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 
@@ -133,6 +133,48 @@ class SampleOrder:
         )
 
 
+class Share(Protocol):
+    """What a rank gets at once."""
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """May be empty."""
+        ...
+
+    @property
+    def start(self) -> int:
+        """Where the samples of all ranks begin."""
+        ...
+
+    @property
+    def stop(self) -> int:
+        """Where they end."""
+        ...
+
+    @property
+    def world(self) -> int:
+        """How many ranks share them."""
+        ...
+
+    @property
+    def placeholder(self) -> int:
+        """A sample that gives an empty share its shape."""
+        ...
+
+    @property
+    def weight(self) -> float:
+        """What this rank's mean loss is multiplied by."""
+        ...
+
+
+class EachShare(Protocol):
+    """One rank's shares, in their order, any number of times."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[Share]: ...
+
+
 class BatchShard(NamedTuple):
     """One rank's share of one global batch. A tuple, because one is made at each step."""
 
@@ -181,7 +223,7 @@ class Shares:
                 yield self._share(numbers[start - first : stop - first], start, stop)
 
     def _share(self, numbers: Numbers, start: int, stop: int) -> BatchShard:
-        first, last = _part(stop - start, self.rank, self.world)
+        first, last = part_of(stop - start, self.rank, self.world)
         return BatchShard(tuple(numbers[first:last].tolist()), start, stop, self.world, placeholder=int(numbers[0]))
 
 
@@ -191,7 +233,7 @@ class BatchIds:
     The placeholder of an empty share is given as `~number`, to tell it from a sample.
     """
 
-    def __init__(self, shares: Shares, made: Callable[[BatchShard], None] = lambda _: None) -> None:
+    def __init__(self, shares: EachShare, made: Callable[[Share], None] = lambda _: None) -> None:
         """`made` is called with each share when its numbers are requested."""
         self._shares = shares
         self._made = made
@@ -205,7 +247,7 @@ class BatchIds:
             yield list(share.ids) or [~share.placeholder]
 
 
-def _part(size: int, rank: int, world: int) -> tuple[int, int]:
+def part_of(size: int, rank: int, world: int) -> tuple[int, int]:
     """The half-open range of a batch that belongs to a rank: sizes differ by one at most, the first ranks have more."""
     base, extra = divmod(size, world)
     first = rank * base + min(rank, extra)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from perdure.errors import UserError
-from perdure.loop.data.holders import counted_from, drawn_before, draws_from, is_repeated, limited_to
+from perdure.loop.data.holders import counted_from, draws_from, is_repeated, limit_and_drawn_before
 
 T = TypeVar("T")
 
@@ -33,6 +33,10 @@ class BatchHooks(Protocol):
 
     def batch_requested(self, source: Source[Any]) -> None:
         """The script requests the next batch. There is one, but it is not drawn yet."""
+        ...
+
+    def draw_begins(self, source: Source[Any]) -> None:
+        """The batch is drawn next. No rank waits for another one until it is handed out."""
         ...
 
     def batch_handed_out(self, source: Source[Any]) -> None:
@@ -85,6 +89,8 @@ class Source(ABC, Generic[T]):
         self._pass: weakref.ref[Iterator[T]] | None = None
         self._looked: set[str] = set()
         """Checks that are made only once."""
+        self._ends_after: int | None = None
+        """After how many batches a construct of the script's ends its loop, as found with what zip() draws before."""
 
     @abstractmethod
     def _draw(self, epoch: int) -> Iterator[tuple[int, T]]:
@@ -170,12 +176,11 @@ class Source(ABC, Generic[T]):
             self._session.warn(f"{self}: the script takes {self._counted(self._rest, usual)}")
 
     def look_at_limit(self, *, joins: bool) -> None:
-        """Looks once for a construct that ends the script's loop after so many batches, and warns if that count
-        starts at zero in a resumed epoch. UserError if this process `joins` ranks that have counted the epoch's
-        first batches."""
-        walk = self._look("islice")
-        found = limited_to(walk) if walk is not None else None
-        if found is None:
+        """Judges once the construct that ends the script's loop after so many batches, as `refuse_late_place` has found
+        it, and warns if that count starts at zero in a resumed epoch. UserError if this process `joins` ranks that have
+        counted the epoch's first batches."""
+        found = self._ends_after
+        if self._look("islice") is None or found is None:
             return
         before = self.batch_index
         if before and found < len(self) and (self.limit is None or found != self.limit - before):
@@ -205,7 +210,9 @@ class Source(ABC, Generic[T]):
         `streams` are the registered things with a position, by name. The error names the first.
         """
         walk = self._look("zip")
-        before = drawn_before(walk) if walk is not None else []
+        if walk is None:
+            return
+        self._ends_after, before = limit_and_drawn_before(walk)
         for name, thing in streams().items() if before else ():
             if any(draws_from(one, thing) for one in before):
                 raise UserError(
@@ -236,12 +243,20 @@ class Source(ABC, Generic[T]):
         batches, self._redraw = self._draw(epoch), False
         while self.handed_out < self.end:
             self._session.batch_requested(self)
+            self._settle(epoch)
             if self._redraw and not self.pending:
                 batches, self._redraw = self._draw(epoch), False
+            self._session.draw_begins(self)
             self.handed_out, batch = next(batches)
             self._session.batch_handed_out(self)
             self._warn_of_count()
             yield batch
+
+    def _settle(self, epoch: int) -> None:
+        """The next batch is about to be drawn: for a source that decides with the other ranks what it is."""
+
+    def check_step(self) -> None:
+        """The script says that a step is done. UserError if what was handed out makes no step."""
 
     def _warn_of_repetition(self) -> None:
         """Warns if itertools.cycle repeats it; called at its end, where a cycle begins again."""

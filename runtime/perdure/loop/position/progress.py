@@ -15,6 +15,7 @@ from torch import Tensor
 
 from perdure.errors import UserError
 from perdure.log.position import Position
+from perdure.loop.adapting.decision_list import DecisionHistory
 from perdure.loop.data.evaluating import KIND as EVALUATION
 from perdure.loop.data.evaluating import Evaluation, ScriptPosition
 from perdure.loop.data.loader import Loader
@@ -55,6 +56,7 @@ class ProgressTracker:
         self.saved = False
         """Whether a commit holds exactly this position."""
         self.sums = Sums()
+        self.decisions = DecisionHistory()
         self.generators = Generators(self.sums)
         self.datasets = Datasets()
         self.loop = 0
@@ -78,6 +80,12 @@ class ProgressTracker:
         self._beside = False
         """True while a hook runs that a resumed run does not call here."""
         self._pace = StepPace()
+        self._unlike_told = False
+
+    @property
+    def kept(self) -> tuple[Sums, Datasets, DecisionHistory]:
+        """What a checkpoint holds of it beside the position."""
+        return self.sums, self.datasets, self.decisions
 
     def source(self, name: str) -> Source[Any] | None:
         """The loader of this name, if there is one."""
@@ -110,6 +118,12 @@ class ProgressTracker:
         for source in self._sources.values():
             if isinstance(source, Loader):
                 source.share(rank, world)
+
+    @property
+    def batch_mesh(self) -> Any:
+        """The mesh whose ranks get different samples, of the first loader with one; None if no loader has any."""
+        loaders = (source for source in self._sources.values() if isinstance(source, Loader))
+        return next((loader.mesh for loader in loaders if loader.mesh is not None), None)
 
     def position(self) -> Position:
         """The position that a commit made now would record."""
@@ -221,6 +235,11 @@ class ProgressTracker:
         return left
 
     @property
+    def accumulates_ahead(self) -> bool:
+        """Whether the steps of the epoch that is done look like those of a loop that fetches ahead and accumulates."""
+        return self._pace.accumulates_ahead
+
+    @property
     def batch_index(self) -> int:
         """Batches handed out before the present epoch was resumed, by the source in whose middle that was."""
         indexes = [(source.over, source.batch_index) for source in self._trainable if source.batch_index]
@@ -260,6 +279,12 @@ class ProgressTracker:
     def clean(self) -> bool:
         """Whether steps have used everything that was handed out for training."""
         return not any(source.pending for source in self._training)
+
+    @property
+    def step_in_work(self) -> int:
+        """The step whose batches the script has, or else the last finished one."""
+        works = any(source.pending for source in list(self._training) or self._trainable)
+        return self.step + 1 if works else self.step
 
     @property
     def in_rest(self) -> bool:
@@ -406,6 +431,19 @@ class ProgressTracker:
             ids += source.advance()
         return ids
 
+    def unlike_shares(self) -> tuple[str, ...]:
+        """The loaders of this step's batches if this rank's shares of these batches differ, once in a process; ()
+        otherwise."""
+        if self._unlike_told:
+            return ()
+        current = {
+            source.name: source.current.weight
+            for source in self._sources.values()
+            if isinstance(source, Loader) and source.trains and source.pending and source.current
+        }
+        self._unlike_told = len(set(current.values())) > 1
+        return tuple(current) if self._unlike_told else ()
+
     def weighted(self, loss: Tensor) -> Tensor:
         """The loss, weighted by this rank's share of the last batch: zero for a rank without a sample."""
         share = self._current.current if isinstance(self._current, Loader) else None
@@ -425,6 +463,8 @@ class ProgressTracker:
                 )
         if not any(source.handed_out for source in self._trainable):
             raise UserError(f"step(): {OWN_LOADER}")
+        for source in self._sources.values():
+            source.check_step()
 
     def _in_epoch(self, cursor: Mapping[str, Any]) -> bool:
         return bool(cursor.get("consumed") or cursor.get("passes")) and cursor.get("epoch") == self.epochs_done
@@ -434,10 +474,15 @@ class StepPace:
     """Tells whether an epoch's steps follow its batches, or the loop fetches batches ahead.
 
     A batch that waits in the script when the run stops would count as trained. That cannot be seen at the time. But a
-    loop that fetches ahead makes its last steps when nothing is left to hand out.
+    loop that fetches ahead makes its last steps when nothing is left to hand out. If gradients accumulate over several
+    batches, its first step gets more of them than the others, and the last ones, behind the loop, lack as many.
     """
 
+    _MOST_STRETCHES: Final = 8
+
     def __init__(self) -> None:
+        self._stretches: list[tuple[tuple[int, bool], int]] = []
+        """The steps in a row that were alike: batches of each, whether all loops were over, and how many steps."""
         self._batches = 0
         self._steps = 0
         self._fresh = 0
@@ -452,8 +497,9 @@ class StepPace:
     def step(self, sources: Mapping[str, Source[Any]]) -> None:
         """A step is done."""
         self._steps += 1
+        passes_over = not any(source.walking for source in sources.values())
+        self._note(self._fresh, passes_over)
         if not self._fresh:
-            passes_over = not any(source.walking for source in sources.values())
             self._late, self._early = self._late + passes_over, self._early + (not passes_over)
         self._fresh = 0
 
@@ -469,3 +515,23 @@ class StepPace:
                 "the loop fetches batches before it trains on them: what waits in the script when the run stops would "
                 "count as trained; use the loader's num_workers and prefetch_factor instead"
             )
+
+    def _note(self, batches: int, passes_over: bool) -> None:
+        alike = batches, passes_over
+        if self._stretches and self._stretches[-1][0] == alike:
+            self._stretches[-1] = alike, self._stretches[-1][1] + 1
+        elif len(self._stretches) < self._MOST_STRETCHES:
+            self._stretches.append((alike, 1))
+
+    @property
+    def accumulates_ahead(self) -> bool:
+        """Whether the loop may fetch ahead and accumulate. One that takes its first step a batch late looks alike."""
+        if not 3 <= len(self._stretches) < self._MOST_STRETCHES:
+            return False
+        ((first, _), once), ((each, over), _), *last = self._stretches
+        ahead = first - each
+        if once != 1 or over or ahead <= 0 or each < 2 or not all(over for (_, over), _ in last):
+            return False
+        left_over = sum(batches * steps for (batches, _), steps in self._stretches) % each
+        lacking = sum((each - batches) * steps for (batches, _), steps in last)
+        return lacking == ahead + (each - left_over if left_over else 0)

@@ -75,6 +75,13 @@ class SaveWaited:
 
 
 @dataclass(frozen=True)
+class HandoverStop:
+    """The ranks stand for a live hand-over from here on, or no longer."""
+
+    stands: bool
+
+
+@dataclass(frozen=True)
 class Reported:
     """The script has reported values: what a `reported` hook gets."""
 
@@ -126,6 +133,7 @@ Event = (
     | Evaluating
     | PhaseBegan
     | SaveWaited
+    | HandoverStop
     | CommitDone
     | Reported
     | SaveFailed

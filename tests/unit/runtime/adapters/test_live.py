@@ -6,14 +6,20 @@ framework's own counts, and the samples of each rank.
 
 from __future__ import annotations
 
+import selectors
 import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from perdure.agent.kubeflow import KubeflowServer
 from tests.unit.runtime.live.jobs import EVERY, WAIT_AT, Job
 from tests.unit.runtime.live.nursery import Nursery
+from tests.unit.runtime.records import progress
 
 PACKAGE = "tests.unit.runtime.adapters"
 MODULES = ("perdure.session.session", "transformers.trainer", "lightning", f"{PACKAGE}.live_trainings")
@@ -104,7 +110,7 @@ SHORT = ("hf-rank-0", "lightning-rank-0")
 )
 def test_a_replaced_rank_changes_nothing(nursery: Nursery, undisturbed: Undisturbed, name: str) -> None:
     script, leaver, arguments = REPLACED[name]
-    moved = job(nursery, name, script, **arguments).offered(2, (leaver,), (leaver,)).begin()
+    moved = job(nursery, name, script, **arguments).offered(2, (leaver,), (leaver,), at=WAIT_AT).begin()
     results, straight = moved.end(), undisturbed(script, **arguments)
     assert opened(moved) == [(1, None), (2, 1)], moved.output("old0")
     assert results[f"old{leaver}"]["left"] > WAIT_AT
@@ -145,7 +151,7 @@ def test_a_newcomer_begins_in_place_beside_a_rank_that_began_again_if_the_older_
     """The newcomer has a placeholder by then, and has left out what Lightning asks of all ranks before a restore."""
     environ = {"PERDURE_EXIT_AT_STEP": str(WAIT_AT + 1)}
     moved = job(nursery, "ends", script, environ=environ)
-    results = moved.offered(2, (1,), (1,), restarted=(0,)).begin().end()
+    results = moved.offered(2, (1,), (1,), at=WAIT_AT, restarted=(0,)).begin().end()
     assert opened(moved) == [(1, None), (2, None)]
     assert by_rank(results) == by_rank(undisturbed(script))
     assert {name: results[name]["rank"] for name in ("again0", "new1")} == {"again0": 0, "new1": 1}
@@ -223,6 +229,50 @@ def test_what_cannot_go_over_live_is_refused_with_the_reason_and_goes_on_in_plac
     assert {name for name, found in results.items() if "left" in found} == {"old0", "old1"}
     if world == 2:
         assert by_rank(results) == by_rank(undisturbed(script, **arguments))
+
+
+@contextmanager
+def answering(folder: Path) -> Iterator[KubeflowServer]:
+    """As an agent does, in a thread."""
+    over = threading.Event()
+    with selectors.DefaultSelector() as selector:
+        server = KubeflowServer(selector)
+        server.begin(folder)
+
+        def serve() -> None:
+            while not over.is_set():
+                selector.select(0.05)
+                server.look()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield server
+        finally:
+            over.set()
+            thread.join()
+            server.close()
+
+
+@pytest.mark.parametrize("joins", [True, False], ids=["it joins live as rank 0", "it resumes"])
+def test_beside_kubeflows_callback_progress_stays_what_the_session_knows(
+    nursery: Nursery, tmp_path: Path, joins: bool
+) -> None:
+    """transformers registers its callback by itself, which counts from 0 % in each new process."""
+    with answering(tmp_path) as server:
+        environ = server.environment({})
+        environ |= {} if joins else {"PERDURE_EXIT_AT_STEP": str(WAIT_AT + 1)}
+        moved = job(nursery, f"kubeflow-{joins}", HF, environ=environ).told("new0")
+        leaver, restarted = (0, ()) if joins else (1, (0,))
+        moved.offered(2, (leaver,), (leaver,), at=WAIT_AT, restarted=restarted)
+        results = moved.begin().end()
+    name = "new0" if joins else "again0"
+    assert opened(moved) == [(1, None), (2, 1 if joins else None)], moved.output(name)
+    assert results[name]["rank"] == 0
+    told, steps = progress(moved.output(name)), results[name]["state"]["global_step"]
+    assert any(done < 1 for _, _, done in told), moved.output(name)
+    assert all(step > 0 and abs(done - step / steps) <= 1 / steps for _, step, done in told), told
+    assert "loss" in server.values
 
 
 ALONE = [

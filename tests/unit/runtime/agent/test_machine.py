@@ -56,6 +56,7 @@ from perdure.wire.channel import (
     Attached,
     CommitDone,
     Exiting,
+    Hangs,
     Imaged,
     Imaging,
     Resulted,
@@ -64,7 +65,9 @@ from perdure.wire.channel import (
     StepDone,
     TookOver,
     TrainerReport,
+    Watched,
 )
+from perdure.wire.report import Standing
 
 ONE = AgentSettings()
 TWO = AgentSettings(processes=2)
@@ -1193,3 +1196,89 @@ def test_after_sigterm_the_agent_is_gone_within_the_grace(happened: list[object]
             if process.outcome is None:
                 state, _ = react(state, ProcessEnded(process.rank, -9), TWO.grace)
     assert state.finished
+
+
+class TestATrainerThatHangs:
+    """With failure.progressTimeoutSeconds."""
+
+    SETTINGS = AgentSettings(ends_hangs=True)
+
+    @pytest.mark.parametrize("place", [Standing.STANDS, Standing.RUNS, None])
+    def test_one_that_waits_for_no_rank_is_killed_once_its_stacks_are_written_and_counts_as_a_failure_of_the_script(
+        self, place: Standing | None
+    ) -> None:
+        pod = training(self.SETTINGS)
+        assert pod.sees(reported(Hangs(60.0, place, ends=True))) == ()
+        assert pod.sees(Tick(), after=10) == (Kill(),)
+        error = pod.outcome(ProcessEnded(0, -9)).error
+        assert error
+        assert (error.name, error.infrastructure) == (ErrorName.NO_PROGRESS, False)
+        assert error.tail.startswith("rank 0 made no progress for longer than failure.progressTimeoutSeconds allows: ")
+
+    def test_one_that_waits_for_others_gets_three_times_as_much(self) -> None:
+        pod = training(self.SETTINGS)
+        assert pod.sees(reported(Hangs(60.0, Standing.WAITS_FOR_RANKS, ends=True))) == ()
+        assert pod.sees(Tick(), after=129.9) == ()
+        assert pod.sees(Tick(), after=0.2) == (Kill(),)
+
+    def test_one_that_loses_the_peer_that_it_waits_for_leaves_as_ever(self) -> None:
+        pod = training(self.SETTINGS, images=True)
+        pod.sees(reported(Hangs(60.0, Standing.WAITS_FOR_RANKS, ends=True)), reported(Imaged(120)))
+        pod.sees(reported(Exiting(ExitKind.PEER_LOST, 120)))
+        assert pod.sees(Tick(), after=25) == ()
+
+    def test_one_that_makes_progress_again_in_time_trains_on(self) -> None:
+        pod = training(self.SETTINGS)
+        pod.sees(reported(Hangs(60.0, Standing.STANDS, ends=True)), reported(Hangs(None)))
+        assert due(pod.state) is None
+
+    def test_one_that_says_nothing_any_more_is_killed_before_those_that_wait_for_it(self) -> None:
+        pod = training(self.SETTINGS)
+        pod.sees(reported(Watched(60.0)))
+        assert pod.sees(Tick(), after=99.9) == ()
+        assert pod.sees(Tick(), after=0.2) == (Kill(),)
+        error = pod.outcome(ProcessEnded(0, -9)).error
+        assert error
+        assert error.name == ErrorName.NO_PROGRESS
+        assert error.tail.startswith("rank 0 said nothing for 90 s: its interpreter was held, or it was stopped;")
+
+    def test_one_that_looks_at_itself_is_as_slow_as_it_says_that_it_may_be(self) -> None:
+        """A phase that may take longer, such as an evaluation, whose end brings no step at once."""
+        pod = training(self.SETTINGS)
+        for _ in range(100):
+            pod.sees(reported(Watched(3600.0)), after=5)
+        for _ in range(100):
+            assert pod.sees(reported(Watched(60.0)), after=5) == ()
+
+    def test_one_that_may_stand_for_ever_is_left_alone(self) -> None:
+        pod = training(self.SETTINGS)
+        pod.sees(reported(Watched(60.0)), reported(Watched(None)))
+        assert due(pod.state) is None
+
+    def test_the_limit_of_the_log_that_comes_later_changes_nothing(self) -> None:
+        pod = training(self.SETTINGS)
+        pod.sees(reported(Hangs(60.0, Standing.WAITS_FOR_RANKS, ends=True)), reported(Watched(60.0)))
+        pod.sees(reported(Hangs(100.0, Standing.WAITS_FOR_RANKS)), reported(Watched(60.0)), after=40)
+        assert pod.sees(reported(Watched(60.0)), after=50) == ()
+        assert pod.sees(reported(Watched(60.0)), after=45) == (Kill(),)
+
+    @pytest.mark.parametrize("place", [Standing.STANDS, Standing.WAITS_FOR_RANKS])
+    def test_the_limit_of_the_log_ends_nothing(self, place: Standing) -> None:
+        pod = training(self.SETTINGS)
+        pod.sees(reported(Hangs(5.0, place)))
+        assert due(pod.state) is None
+
+    def test_one_that_is_asked_to_leave_has_the_time_of_the_request(self) -> None:
+        pod = training(self.SETTINGS)
+        pod.sees(reported(Hangs(60.0, Standing.WAITS_FOR_RANKS, ends=True)), AssignmentRead(LEAVE2))
+        assert pod.sees(Tick(), after=300) == ()
+
+    def test_without_that_field_nothing_is_ended(self) -> None:
+        pod = training()
+        pod.sees(reported(Watched(60.0)), reported(Hangs(300.0, Standing.STANDS, ends=True)))
+        assert due(pod.state) is None
+
+    def test_its_neighbours_in_the_pod_end_with_it(self) -> None:
+        pod = training(replace(self.SETTINGS, processes=2))
+        pod.sees(reported(Hangs(60.0, Standing.STANDS, ends=True), rank=1))
+        assert pod.sees(Tick(), after=10) == (Kill(),)

@@ -98,6 +98,33 @@ def test_a_silent_operator_delays_nothing(tmp_path: Path) -> None:
             assert (outcome.outcome, outcome.step, status) == (ExitKind.CHECKPOINTED, 6, 0)
 
 
+def holders(port: int) -> set[int]:
+    """The processes that hold a connection from this local port."""
+    rows = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
+    links = {f"socket:[{row[9]}]" for row in rows if int(row[1].partition(":")[2], 16) == port}
+    found = set()
+    for file in Path("/proc").glob("[0-9]*/fd/*"):
+        with contextlib.suppress(OSError):  # it is closed, or belongs to somebody else
+            if str(file.readlink()) in links:
+                found.add(int(file.parts[2]))
+    return found
+
+
+def test_no_process_but_the_sender_holds_a_connection_to_the_operator(tmp_path: Path) -> None:
+    """So neither a step nor the agent can wait for the network: they only write to pipes that never block."""
+    with socket.create_server(("127.0.0.1", 0)) as hole, Member(tmp_path, *TRAINER, "drained") as member:
+        hole.settimeout(DEADLINE)
+        url = f"https://127.0.0.1:{hole.getsockname()[1]}"
+        (tmp_path / "report").write_text(write_channel(Channel(url, issued(tmp_path / "pki").authority.read_text())))
+        put_token(tmp_path, "a-token")
+        member.assign(RUN1)
+        member.told("training")
+        connection, (_, port) = hole.accept()
+        with connection:
+            (sender,) = senders(member.process.pid)
+            assert holders(port) == {sender}
+
+
 def test_a_dead_sender_is_one_line_and_training_goes_on(pki: Pki, tmp_path: Path) -> None:
     with serving(pki, answer(EAGER)) as server, Member(tmp_path, *TRAINER, "drained") as member:
         server.put_into(tmp_path)

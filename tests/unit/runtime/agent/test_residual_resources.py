@@ -83,7 +83,17 @@ def test_the_lock_of_another_is_not(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_read_counts_as_held(tmp_path: Path) -> None:
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "stat").write_text("7 (python) S 1 7 7 0\n")
     assert held_by(7, root=tmp_path).startswith("what it has cannot be read: ")
+
+
+@pytest.mark.parametrize("stat", [None, "7 (a) b) Z 1 7 7 0\n"], ids=["reaped", "not reaped"])
+def test_a_process_that_ends_while_it_is_read_holds_nothing(tmp_path: Path, stat: str | None) -> None:
+    if stat is not None:
+        (tmp_path / "7").mkdir()
+        (tmp_path / "7" / "stat").write_text(stat)
+    assert held_by(7, root=tmp_path) == ""
 
 
 @pytest.mark.parametrize(("limit", "room"), [(10**5, False), (10**12, True)])

@@ -131,11 +131,16 @@ def test_a_change_that_matters_does_not_wait_for_its_time_and_only_the_newest_re
         assert (got.sequence, got.step, got.phase) == (2, 9, TrainerPhase.EVALUATING)
 
 
+def test_whether_processes_look_at_themselves_matters() -> None:
+    assert matters(replace(REPORT, watched=True), replace(REPORT, watched=False))
+
+
 def test_a_hang_its_place_and_its_end_matter_and_its_beginning_by_a_clock_does_not() -> None:
     hangs = replace(REPORT, hangs_since=1000.0)
     assert matters(REPORT, hangs)
     assert matters(hangs, REPORT)
     assert matters(hangs, replace(hangs, hangs_in=Standing.STANDS))
+    assert matters(replace(hangs, hang_may_be_work=True), replace(hangs, hang_may_be_work=False))
     assert not matters(hangs, replace(hangs, hangs_since=1001.0))
 
 
@@ -241,6 +246,20 @@ def test_a_server_that_another_authority_has_certified_gets_nothing(pki: Pki, tm
         sender.tell(REPORT)
         assert "its certificate is not trusted: " in sender.says()
         assert server.requests.empty()
+
+
+def test_the_next_connection_is_to_the_server_and_by_the_authority_that_the_file_names_by_then(
+    pki: Pki, tmp_path: Path
+) -> None:
+    """The operator changes both in living members, and closes each connection after its answer."""
+    other, once = issued(tmp_path), answer(EAGER, headers={"Connection": "close"})
+    with serving(pki, once) as server, serving(other, once) as later, sending(tmp_path) as sender:
+        server.put_into(tmp_path)
+        sender.tell(REPORT)
+        server.next()
+        later.put_into(tmp_path)
+        assert later.next().report.step == REPORT.step
+        assert sender.ends() == ""
 
 
 def test_a_server_under_another_name_than_its_certificates_gets_nothing(pki: Pki, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from perdure.agent import exit_cause, handover, machine, stage
 from perdure.agent.machine import react
 from perdure.agent.stage import AgentStage, due, limit_of
 from perdure.agent.state import (
@@ -48,7 +49,7 @@ from perdure.wire.channel import (
     TrainerReport,
     Voting,
 )
-from tests.support.worlds import uncollected
+from tests.support.worlds import replacing_quickly, uncollected
 from tests.unit.runtime.agent.worlds import RUN, Step, World, leave, taking_over, train
 
 DRAWN = Path(__file__).parents[4] / "docs" / "agent.md"
@@ -161,7 +162,8 @@ def steps(one: list[Step], two: list[Step], live: list[Step], ways: list[Step]) 
 
 @uncollected()
 def explored(*worlds: World) -> list[Step]:
-    return [step for world in worlds for step in world.explored()]
+    with replacing_quickly(exit_cause, handover, machine, stage):
+        return [step for world in worlds for step in world.explored()]
 
 
 def column(event: Event, state: AgentState) -> str:
@@ -216,10 +218,10 @@ def found(steps: list[Step]) -> Table:
 def written(table: Table) -> str:
     """As docs/agent.md has it."""
     lines = [["stage", *HEADS], ["---"] * (len(HEADS) + 1)]
-    for stage in AgentStage:
-        cells = [", ".join(after for after in AgentStage if after in table.get((stage, head), ())) for head in HEADS]
+    for before in AgentStage:
+        cells = [", ".join(after for after in AgentStage if after in table.get((before, head), ())) for head in HEADS]
         if any(cells):
-            lines.append([f"`{stage}`", *cells])
+            lines.append([f"`{before}`", *cells])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

@@ -13,7 +13,7 @@ from perdure.checkpoint import inspect
 from perdure.checkpoint.copying import copy
 from perdure.checkpoint.retention import retire
 from perdure.cli.main import main
-from perdure.errors import Corrupt, LogLost, UserError
+from perdure.errors import Corrupt, LogLost, StorageError, UserError
 from perdure.log.reader import Log
 from perdure.log.writer import Writer
 from perdure.store import Store, open_store
@@ -146,6 +146,41 @@ def test_a_commit_that_its_training_deletes_under_the_copy_is_no_damage(source: 
     assert not any("problem" in line.data for line in lines)
     assert lines[1].text.startswith("commit 4 of step 30: copied")
     assert load_solo(target, opened(target, 3, wait_over=True))
+
+
+def goes_on(source: MemoryStore, *, mark: bool) -> Store:
+    """Its training commits once more, and keeps one commit only, as soon as an older one is read. `mark`: whether the
+    store takes the marks of readers."""
+    pen = writer(source, 2)
+    pen.try_open(1, wait_over=True)
+
+    def training(kind: str, key: str, act: Callable[[], Any]) -> Any:
+        if kind == "get" and "data/1/20-" in key and not source.list("data/2/"):
+            save_solo(source, pen, 40)
+            retire(source, pen, 1)
+        if kind == "put" and ".reading-" in key and not mark:
+            raise StorageError("s3:PutObject is not allowed")
+        return act()
+
+    return WatchedStore(source, training)
+
+
+def test_the_newest_commit_stays_until_it_is_copied(source: MemoryStore) -> None:
+    target = MemoryStore()
+    lines = told(goes_on(source, mark=True), target)
+    assert lines[1].startswith("commit 4 of step 30: copied")
+    assert load_solo(target, opened(target, 3, wait_over=True))
+
+
+def test_without_the_newest_commit_no_log_is_copied(
+    source: MemoryStore, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = MemoryStore()
+    stores = iter([goes_on(source, mark=False), target])
+    monkeypatch.setattr("perdure.store.open_store", lambda *_: next(stores))
+    assert main(["copy", "memory:a", "memory:b"]) == 1
+    assert "log: not copied: its training has deleted the newest commit meanwhile" in capsys.readouterr().out
+    assert target.list("log/") == []
 
 
 def test_a_target_with_another_writer_is_noticed(source: MemoryStore) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -16,6 +15,7 @@ import pytest
 from perdure.checkpoint.retention import retire
 from perdure.errors import StorageError
 from perdure.store import Store, open_store
+from tests.support.forked import Forked
 from tests.support.store import Died, MemoryStore, dying, failing
 from tests.unit.runtime.checkpoint.world import load_solo, opened, same_state, save_solo, state, story, writer
 
@@ -120,11 +120,8 @@ def test_a_process_killed_while_it_saves_on_a_folder_loses_no_commit_it_has_repo
     uri = f"file://{tmp_path}/root"
     store = open_store(uri, {})
     for kill_at in (1, 4):
-        program = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, uri],
-            stdout=subprocess.PIPE,
-            cwd=root,
-            env={**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"},
+        program = Forked(
+            ["-c", PROGRAM, uri], cwd=root, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE
         )
         with program:
             assert program.stdout

@@ -38,7 +38,7 @@ def addresses(*some: Tensor) -> set[int]:
 def test_everything_is_summed_up_as_it_is(named: dict[str, Tensor]) -> None:
     staged = live(named)
     whole = b"".join(map(bytes, staged()))
-    found = defer(staged, addresses(named["weight"]), MOST + 24)
+    found = defer(staged, addresses(named["weight"]), set(), MOST + 24)
     assert found
     assert read(found) == whole
     assert found.checksum == checksum(whole)
@@ -46,7 +46,7 @@ def test_everything_is_summed_up_as_it_is(named: dict[str, Tensor]) -> None:
 
 def test_only_what_optimizers_step_is_read_later(named: dict[str, Tensor]) -> None:
     staged = live(named)
-    found = defer(staged, addresses(named["weight"], named["turned"]), MOST + 24)
+    found = defer(staged, addresses(named["weight"], named["turned"]), set(), MOST + 24)
     assert found
     before = read(found)
     for name in ("average", "turned"):
@@ -62,4 +62,16 @@ def test_only_what_optimizers_step_is_read_later(named: dict[str, Tensor]) -> No
 def test_nothing_is_read_later_if_there_is_little_of_it_or_too_much_beside_it(
     named: dict[str, Tensor], stepped: list[str], most: int
 ) -> None:
-    assert defer(live(named), addresses(*(named[name] for name in stepped)), most) is None
+    assert defer(live(named), addresses(*(named[name] for name in stepped)), set(), most) is None
+
+
+def test_what_nobody_trains_is_read_later_only_if_it_is_too_much_to_be_copied_at_once(named: dict[str, Tensor]) -> None:
+    frozen = addresses(named["average"])
+    for most, later in ((MOST + 24, False), (MOST + 23, True)):
+        found = defer(live(named), addresses(named["weight"]), frozen, most)
+        assert found
+        before = read(found)
+        named["average"].add_(1.0)
+        assert (read(found) != before) == later
+    assert defer(live(named), set(), frozen, MOST + 23) is None
+    assert defer(live({"average": named["average"]}), set(), frozen, 0)

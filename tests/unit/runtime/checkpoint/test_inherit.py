@@ -14,33 +14,42 @@ import torch
 
 from perdure.checkpoint import checkpointer, stage
 from perdure.checkpoint.checkpointer import Checkpointer
-from perdure.checkpoint.image_file import Label, write_image
+from perdure.checkpoint.image_file import Image, Label, write_image
 from perdure.checkpoint.inherit import Inheritance
 from perdure.checkpoint.load import load
 from perdure.checkpoint.opening import open_run
+from perdure.checkpoint.rescue import rescue
 from perdure.checkpoint.state import Loaded
 from perdure.errors import StorageError
-from perdure.group.peers import Peers
+from perdure.group.peers import Peers, Solo
 from perdure.log.images import Stamp
+from perdure.log.position import Position
 from perdure.loop.telemetry.timings import Timings
 from perdure.loop.telemetry.trace import NoTrace
 from perdure.state.registry import Registry
 from perdure.store import Store
 from perdure.wire.settings import Settings
 from tests.support.store import MemoryStore, WatchedStore
-from tests.unit.runtime.checkpoint.world import UID, on_ranks, opened, position, same_state, state, story
+from tests.unit.runtime.checkpoint.world import UID, Newer, on_ranks, opened, position, same_state, state, story
 
 STEP = 17
 OF_LOST = "made up from the others"
 
 
 def left(
-    folder: Path, rank: int, *, step: int = STEP, world: int = 2, crc: str = "a", ranks: tuple[str, ...] = ()
+    folder: Path,
+    rank: int,
+    *,
+    step: int = STEP,
+    world: int = 2,
+    crc: str = "a",
+    ranks: tuple[str, ...] = (),
+    at: Position | None = None,
 ) -> Path:
     """An image that this rank of run 1 has left."""
     path = folder / f"image-{rank}-{step}"
     path.touch()
-    label = Label(Stamp(UID, 1, step, rank, world), position(step), crc, ("torch",), OF_LOST, ranks)
+    label = Label(Stamp(UID, 1, step, rank, world), at or position(step), crc, ("torch",), OF_LOST, ranks)
     assert write_image(path, label, stage.stage(state(step, rank), 0, 1), lambda: True)
     return path
 
@@ -98,6 +107,33 @@ def test_every_rank_resumes_where_the_survivor_stood(tmp_path: Path, store: Stor
     assert [one.state.rank for one in found][1 - survivor] == OF_LOST
     assert found[survivor].state.rank["rank"] == survivor
     assert story(store) == ["Opened 1", "Opened 2", f"Committed 2 @{STEP}"]
+
+
+@pytest.mark.parametrize("elsewhere", ["", "another step", "another place of this step"])
+def test_a_rank_goes_on_with_its_own_state_where_another_pod_has_made_the_commit(
+    tmp_path: Path, store: Store, elsewhere: str
+) -> None:
+    """That pod has ended, and knew nothing of the other's own state."""
+    made = rescue(store, UID, 1, [Image(left(tmp_path, 1))])
+    ahead = left(tmp_path, 0, step=STEP - 1 if elsewhere == "another step" else STEP)
+    if elsewhere == "another place of this step":
+        ahead = left(tmp_path, 0, at=replace(position(STEP), epoch=99))
+
+    def act(peers: Peers) -> tuple[Loaded, Any]:
+        inheritance = Inheritance(peers, [ahead] if peers.rank == 0 else [])
+        settings = Settings("memory://", uid=UID, run=2, lost=(1,), rank=peers.rank, world=peers.world)
+        opening = open_run(settings, store, peers, lambda: None, inheritance.offers)
+        assert opening.image is None
+        loaded = load(store, peers, opening.writer.commits() if opening.writer else None)
+        assert loaded
+        return loaded, inheritance.own_state(loaded)
+
+    found: Any = on_ranks(2, act)
+    (first, own), (second, other) = found
+    assert first.commit == second.commit == made
+    assert first.state.rank == OF_LOST
+    assert (own and own["rank"]) == (None if elsewhere else 0)
+    assert (other, second.state.rank["rank"]) == (None, 1)
 
 
 class Kept:
@@ -261,3 +297,8 @@ def test_a_store_that_fails_is_asked_again_and_then_the_run_ends_for_its_entry_n
     opened(store)
     failures = iter([True])
     assert [one.position for one in begins(WatchedStore(store, around), held, seconds=60.0)] == [position(STEP)] * 2
+
+
+def test_what_a_rank_of_a_newer_version_offers_beside_an_image_is_ignored(tmp_path: Path) -> None:
+    image = left(tmp_path, 0, world=1)
+    assert Inheritance(Newer(), [image]).offers == Inheritance(Solo(), [image]).offers

@@ -7,6 +7,7 @@ import time
 from dataclasses import asdict, replace
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,12 +18,13 @@ from perdure.errors import Corrupt, Fenced, StorageError, StorageRefused
 from perdure.group.peers import Solo
 from perdure.log.entry import ENTRY_BYTES, Opened, key_of
 from perdure.log.members import fetch_members, put_members
-from perdure.log.reader import Log
+from perdure.log.reader import Log, Slot
 from perdure.log.writer import Resume, Writer
 from perdure.loop.leaving import Exit
 from perdure.store.file import FileStore
 from perdure.wire import Handover
 from perdure.wire.settings import Member, Settings
+from tests.unit.runtime.checkpoint.world import Newer
 
 FOREVER = 10_000.0
 SECONDS = 20.0
@@ -172,6 +174,23 @@ def test_a_store_that_keeps_failing_is_an_error_in_the_end(store: Unreliable) ->
         open_run(settings(1, rendezvous=0.05), store, Solo(), nobody_gives_up)
 
 
+def test_a_load_that_fails_after_a_long_time_is_made_again(store: Unreliable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large model behind a slow link never began when its connection broke once."""
+    hours, tries = count(0.0, 3600.0), iter(range(9))
+    monkeypatch.setattr(opening, "time", SimpleNamespace(monotonic=lambda: next(hours), sleep=time.sleep))
+
+    def commits(failing: int) -> list[Slot]:
+        if next(tries) < failing:
+            raise StorageError("the connection broke")
+        return []
+
+    assert opening._load(settings(1, rendezvous=300), store, Solo(), lambda: commits(1), None) is None
+    assert next(tries) == 2
+    with pytest.raises(StorageError, match="broke"):
+        opening._load(settings(1, rendezvous=300), store, Solo(), lambda: commits(9), None)
+    assert next(tries) == 5
+
+
 def test_a_store_that_refuses_for_ever_is_not_asked_again(store: Unreliable) -> None:
     store.error, store.failures = StorageRefused, 1000
     with pytest.raises(StorageRefused):
@@ -184,3 +203,14 @@ def test_an_older_run_than_the_one_that_is_open_is_refused_with_the_highest(stor
     with pytest.raises(Fenced) as refused:
         open_run(settings(4), store, Solo(), nobody_gives_up)
     assert refused.value.opened == 5
+
+
+def test_what_a_rank_of_a_newer_version_says_beside_is_ignored(store: Unreliable) -> None:
+    chosen = replace(settings(1), member=Member("pod-0", "node-0"))
+    assert open_run(chosen, store, Newer(), nobody_gives_up).run == 1
+    slot = Log(store).slot(1)
+    assert slot
+    assert slot.entry
+    assert isinstance(slot.entry.event, Opened)
+    assert slot.entry.event.members
+    assert fetch_members(store, slot.entry.event.members) == (Member("pod-0", "node-0"),)

@@ -7,7 +7,9 @@ import random
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -255,10 +257,24 @@ class Stepped:
         return act()
 
 
+@cache
+def first_saved() -> tuple[MemoryStore, Any]:
+    store = MemoryStore()
+    return store, saved(store)
+
+
+def saved_once() -> tuple[MemoryStore, Any]:
+    """A store and its writer, as `saved` leaves them: three saves take longer than what is played with them."""
+    first, writer = first_saved()
+    store = MemoryStore()
+    store.objects |= first.objects
+    store.written |= first.written
+    return store, deepcopy(writer, {id(first): store})
+
+
 def played(order: str, *, two: bool = False, dies: tuple[str, int] = ("", 0)) -> set[str]:
     """Pins a commit while one or two delete it, in this order; returns the observations."""
-    store = MemoryStore()
-    writer = saved(store)
+    store, writer = saved_once()
     folder = next(one.event.manifest.folder for one in history(store) if one.commit.step == 1)
     world = Stepped(store, folder)
     world.start("r", lambda own: retire(own, writer, 1))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from perdure.checkpoint.pinning import unpin
 from perdure.checkpoint.retention import retire
 from perdure.errors import Fenced, StorageError, StorageRefused, UserError
 from perdure.log.entry import key_of
-from perdure.store import Store, open_store
+from perdure.store import Store, every_key, open_store
 from perdure.store.file import INCOMING
 from perdure.wire import CommitSelector
 from tests.support.store import Died, MemoryStore, WatchedStore, dying, failing
@@ -240,6 +240,62 @@ def test_what_uploaders_of_older_runs_had_begun_goes_with_the_first_commit_of_th
     retire(store, log_writer, 2)
     (left,) = (tmp_path / INCOMING).iterdir()
     assert "data%2F2%2F5" in left.name
+
+
+class Begun(MemoryStore):
+    """Has uploads that their writers began, and left long ago."""
+
+    def __init__(self, *keys: str) -> None:
+        super().__init__()
+        self.begun = {*keys}
+
+    def sweep(self, older_than: float, where: Callable[[str], bool] = every_key) -> int:  # noqa: ARG002
+        swept = {key for key in self.begun if where(key)}
+        self.begun -= swept
+        return len(swept)
+
+
+def test_what_other_programs_upload_below_the_root_is_left_alone() -> None:
+    own = [
+        "data/9/5-0123456789abcdef/shard-00000-of-00001.safetensors",
+        "log/9999999999999999.json",
+        "members/3-0123456789abcdef.json",
+        "pins/0000000000000003.pinned",
+        "trace/local-1-0-00000.jsonl",
+        f"probe/{'0' * 32}",
+        "store-check-01234567/large-object/a",
+        "",
+    ]
+    others = [
+        "data/train.bin",
+        "data/9/5-model/x",
+        "models/llama.safetensors",
+        "log/app.json",
+        "trace/a.jsonl",
+        "probe/a",
+    ]
+    store = Begun(*own, *others)
+    log_writer = opened(store)
+    save_solo(store, log_writer, 1)
+    retire(store, log_writer, 1)
+    assert sorted(store.begun) == sorted(others)
+
+
+def test_the_daily_search_asks_for_the_age_of_no_object_that_a_commit_has() -> None:
+    store, asked = MemoryStore(), set[str]()
+    log_writer = saved(store, range(1, 6))
+    left = "data/1/9-0123456789abcdef/shard-00000-of-00001.safetensors"
+    store.put(left, b"of a save that has failed")
+    store.written = dict.fromkeys(store.objects, 0.0)
+
+    def around(verb: str, key: str, act: Any) -> Any:
+        if verb == "head":
+            asked.add(key)
+        return act()
+
+    retire(WatchedStore(store, around), log_writer, 5)
+    assert {key for key in asked if not key.endswith("manifest.json")} == {left, shard_of(store, 5)}
+    assert kept(store) == [1, 2, 3, 4, 5]
 
 
 def killed_in_save(store: Store, run: int, step: int, at: str) -> None:

@@ -55,6 +55,19 @@ class _Meeting:
             self._changed.notify_all()
 
 
+class Newer(Solo):
+    """A rank of a newer version, which says more than this one knows."""
+
+    def gather(self, doing: str, value: Any) -> list[Any]:
+        return super().gather(doing, _with_more(value))
+
+
+def _with_more(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_with_more(one) for one in value]
+    return {**{name: _with_more(one) for name, one in value.items()}, "more": 1} if isinstance(value, dict) else value
+
+
 @dataclass
 class ThreadPeers:
     """One rank of a world of threads; see perdure.group.peers.Peers."""

@@ -18,6 +18,7 @@ from perdure.wire import Completion
 def test_the_operators_settings_are_taken_over() -> None:
     environ = {"PERDURE_PROCESSES": "4", "PERDURE_GRACE_SECONDS": "30"}
     assert settings_from(environ) == AgentSettings(processes=4, grace=30)
+    assert settings_from({"PERDURE_PROGRESS_TIMEOUT_SECONDS": "90"}) == AgentSettings(ends_hangs=True)
 
 
 def test_without_an_operator_the_defaults_hold() -> None:

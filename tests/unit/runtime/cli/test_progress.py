@@ -42,6 +42,8 @@ SHORT: dict[str, Argv] = {
 EVERY: dict[str, Argv] = LONG | SHORT
 OF_A_POD = {"run", "warm", "stop"}
 """The kubelet reads their status alone."""
+FOR_KUBECTL = {"convert"}
+"""It prints a manifest."""
 
 SCRIPT = """
 import torch
@@ -192,4 +194,4 @@ def test_every_command_prints_json(command: str, trained: Path, place: Path, cap
 
 def test_no_command_is_left_out() -> None:
     (commands,) = (action for action in _parser()._actions if isinstance(action, argparse._SubParsersAction))
-    assert set(commands.choices) == EVERY.keys() | OF_A_POD
+    assert set(commands.choices) == EVERY.keys() | OF_A_POD | FOR_KUBECTL

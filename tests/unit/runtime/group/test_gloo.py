@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -13,7 +14,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
 from perdure.group.agreement import Agreement, CheckpointCall, Votes
-from perdure.group.gloo import FIRST_BYTES, LEAST_BYTES, GlooPeers
+from perdure.group.gloo import FIRST_BYTES, LEAST_BYTES, GlooPeers, NotMet
 from perdure.group.peers import RanksApart
 from perdure.group.world import connect_group
 
@@ -114,3 +115,24 @@ def test_words_of_any_length_tell_calls_apart() -> None:
 
     assert [type(one) for one in on_two(rank)] == [RanksApart] * 2
     assert on_two(lambda peers: peers.gather("é" * LEAST_BYTES, LONG)) == [[LONG] * 2] * 2
+
+
+def test_a_call_that_is_late_for_what_is_over_is_not_made() -> None:
+    """Rank 0 is on its way into a call when another thread of it agrees with rank 1 that there is none."""
+
+    def rank(peers: GlooPeers) -> list[Any]:
+        over = threading.Event()
+
+        def agrees() -> None:
+            peers.gather("agrees", None)
+            over.set()
+
+        with ThreadPoolExecutor(1) as thread, peers.only_while(lambda: not over.is_set()):
+            moved = peers.gather("moves", peers.rank)
+            thread.submit(agrees).result()
+            if peers.rank == 0:
+                with pytest.raises(NotMet, match="hands its state over"):
+                    peers.gather("hands its state over", None)
+        return [*moved, *peers.gather("steps", peers.rank)]
+
+    assert on_two(rank) == [[0, 1, 0, 1]] * 2

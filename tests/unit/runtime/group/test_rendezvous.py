@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -20,8 +18,6 @@ from perdure.group import rendezvous as module
 from perdure.group.peers import Solo
 from perdure.group.rendezvous import Deadline, connect_ranks, reach, rendezvous
 from perdure.loop.leaving import Exit
-from perdure.wire.channel import Figures, read_report
-from perdure.wire.report import TrainerPhase
 from perdure.wire.settings import Settings
 from tests.unit.runtime.group.conftest import Door
 
@@ -57,14 +53,9 @@ def test_a_store_that_no_rank_opens_is_named_when_the_time_is_up(taken: socket.s
         rendezvous(settings(port, rank=1), timeout=TIMEOUT, deadline=Deadline(0.2, nobody_gives_up))
 
 
-def test_a_rank_that_does_not_come_is_named_to_the_agent_and_in_the_error() -> None:
-    reader, writer = os.pipe()
-    alone = replace(settings(0, rank=0), report_fd=writer)
+def test_a_rank_that_does_not_come_is_named_when_the_time_is_up() -> None:
     with pytest.raises(PeerLost, match="rank 1 of 2 has not come"):
-        rendezvous(alone, timeout=TIMEOUT, deadline=Deadline(0.2, nobody_gives_up))
-    os.close(writer)
-    with os.fdopen(reader) as told:
-        assert [read_report(line) for line in told] == [Figures(TrainerPhase.CONNECTING, awaited=(1,))]
+        rendezvous(settings(0, rank=0), timeout=TIMEOUT, deadline=Deadline(0.2, nobody_gives_up))
 
 
 def test_torch_complains_once_at_most_however_long_a_rank_is_awaited(capfd: pytest.CaptureFixture[str]) -> None:

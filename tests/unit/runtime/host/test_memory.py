@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure.host.memory import free_memory
+from perdure.host.memory import MemoryPeak, free_memory, missing_together
 
 STAT = "anon 600\nfile 300\nshmem 100\ninactive_file 150\nactive_file 50\n"
 V2 = {"memory.max": "1000\n", "memory.current": "900\n", "memory.stat": STAT}
@@ -42,3 +42,41 @@ def test_without_a_limit_the_node_counts(tmp_path: Path) -> None:
 
 def test_without_a_source_nothing_is_known(tmp_path: Path) -> None:
     assert free(tmp_path, {}, available=None) is None
+
+
+def test_ranks_of_a_pod_that_take_memory_at_once_need_it_together() -> None:
+    assert missing_together([(60, 100), (60, 110)]) == 20
+    assert missing_together([(60, None), (60, 120)]) == 0
+    assert missing_together([(60, None), (60, None)]) == 0
+
+
+def test_a_peak_counts_from_a_moment_on() -> None:
+    peak, size = MemoryPeak(), 64 * 2**20
+    assert peak.growth() == 0
+    peak.begin()
+    bytearray(size)
+    assert peak.growth() > size * 0.9
+    peak.begin()
+    assert peak.growth() < size / 2
+
+
+def test_a_kernel_that_forgets_no_peak_counts_all(tmp_path: Path) -> None:
+    (tmp_path / "status").write_text("Name:\tpython\nVmHWM:\t 9 kB\nVmRSS:\t 4 kB\n")
+    (tmp_path / "clear_refs").mkdir()
+    peak = MemoryPeak(tmp_path)
+    peak.begin()
+    assert peak.growth() == 5 * 1024
+
+
+def test_a_process_may_have_any_name(tmp_path: Path) -> None:
+    """The kernel cuts it after 15 bytes, also within a character."""
+    (tmp_path / "status").write_bytes(b"Name:\ttrainiere-mit-\xc3\nVmHWM:\t 9 kB\nVmRSS:\t 4 kB\n")
+    peak = MemoryPeak(tmp_path)
+    peak.begin()
+    assert peak.growth() == 5 * 1024
+
+
+def test_a_kernel_that_counts_no_peak_tells_none(tmp_path: Path) -> None:
+    peak = MemoryPeak(tmp_path)
+    peak.begin()
+    assert peak.growth() == 0

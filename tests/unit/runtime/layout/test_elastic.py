@@ -141,3 +141,12 @@ def test_a_mesh_grows_and_shrinks_by_whole_rows() -> None:
 @pytest.mark.parametrize("name", PLACED)
 def test_placements_are_written_and_read(name: str) -> None:
     assert read_placements(write_placements(PLACED[name])) == PLACED[name]
+
+
+@pytest.mark.parametrize("row", range(1, 9))
+@pytest.mark.parametrize("pod", range(1, 9))
+def test_pods_tear_rows_unless_each_row_is_in_one_pod_or_consists_of_pods(row: int, pod: int) -> None:
+    rows = [set(range(first, first + row)) for first in range(0, row * pod, row)]
+    pods = [set(range(first, first + pod)) for first in range(0, row * pod, pod)]
+    whole = all(one <= other or other <= one or not one & other for one in rows for other in pods)
+    assert ElasticMesh((pod, row)).tears_rows(pod) is not whole

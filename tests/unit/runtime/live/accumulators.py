@@ -7,6 +7,9 @@ from contextlib import suppress
 from typing import Any
 
 import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import cross_entropy
 from torch.utils.data import TensorDataset
 
@@ -32,14 +35,16 @@ def train(
     epochs: int = 4,
     wait_at: int | None = None,
     again: Sequence[tuple[int, str]] = (),
+    shards: bool = False,
 ) -> dict[str, Any]:
-    """The values read at each place; `sizes` are those of the two datasets that an epoch trains on."""
+    """The values read at each place; `sizes` are those of the two datasets that an epoch trains on. With `shards` the
+    model is sharded by FSDP2."""
     torch.set_num_threads(1)
     read: dict[str, Any] = {}
     offers = dict(again)
     with Session.from_env(root, deterministic=True) as session:
         net = network("plain")
-        wrapped = session.wrap(net)
+        wrapped = sharded(net, session.world) if shards else session.wrap(net)
         optimizer = torch.optim.SGD(wrapped.parameters(), lr=1e-2)
         session.register(model=wrapped, optimizer=optimizer)
         valid = session.loader(numbered(VALID), 4, name="valid", shuffle=False)
@@ -66,6 +71,11 @@ def train(
                 read[f"{epoch}/rest"] = scores.sum()
             read["end"] = long.sum()
     return {"read": read}
+
+
+def sharded(net: nn.Module, world: int) -> nn.Module:
+    fully_shard(net, mesh=init_device_mesh("cpu", (world,)))
+    return net
 
 
 def count(ids: torch.Tensor, scores: Accumulator) -> None:

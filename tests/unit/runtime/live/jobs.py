@@ -15,7 +15,7 @@ from typing import Any
 from e2e.harness.local_run import free_port
 from perdure.live.protocol.parties import Party, PartyRole, attempt_of
 from perdure.wire import Env, Handover, Leave, Train, write_assignment, write_handover
-from perdure.wire.channel import Exiting, read_report, write_offer
+from perdure.wire.channel import Exiting, acknowledge_vote, read_report, write_offer
 from tests.unit.runtime.live.nursery import Nursery
 from tests.unit.runtime.records import entries, traced
 
@@ -92,7 +92,10 @@ class Job:
         `newcomer` are arguments of the new processes' script alone; without `wait` the old ranks do not wait until they
         are ready. With `at` the offer is unknown before that step. With `reports` newcomers report how they end, and
         their votes are not acknowledged. `started` is when their agents started them, in their clock's seconds.
-        `restarted` are ranks of run 2 that agents start in the pods of stayers once these have left: no newcomers.
+        `restarted` are ranks of run 2 that agents start in the pods of stayers once these have left: no newcomers. They
+        wait for the others for less than this nursery waits for them, so a test tells who has not come.
+        An offer that has to come to nothing in a later step needs an `at`: on a slow machine the old ranks are ready
+        before WAIT_AT, and hand over there.
         """
         self._wait_at = WAIT_AT if wait and at is None else None
         port, address = free_port(), f"127.0.0.1:{free_port()}"
@@ -104,12 +107,20 @@ class Job:
                 self._start(f"new{party.new}", _rank(2, party.new, world, port) | told, newcomer)
                 continue
             if party.new in restarted:
-                told = _rank(2, party.new or 0, world, port) | {Env.WAIT: str(WAIT)}
+                told = _rank(2, party.new or 0, world, port) | {Env.WAIT: str(WAIT), Env.RENDEZVOUS_SECONDS: str(WAIT)}
                 self._restarts[f"old{party.old}"] = f"again{party.new}", told, newcomer
             if at is None:
                 write_offer(self._offer_file(f"old{party.old}"), _offer(2, party, world, port, block))
             else:
                 self._offer_at(f"old{party.old}", at, _offer(2, party, world, port, block))
+        return self
+
+    def told(self, *newcomers: str) -> Job:
+        """Its processes, these newcomers among them, tell an agent what happens, in their output; it knows their votes
+        for run 2."""
+        self._environ = {**self._environ, Env.REPORT_FD: "1"}
+        for name in (*(f"old{rank}" for rank in range(self.world)), *newcomers):
+            acknowledge_vote(self._offer_file(name), 2)
         return self
 
     def offered_again(self, names: tuple[str, ...], leavers: tuple[int, ...]) -> Job:

@@ -2,16 +2,18 @@
 
 `Nursery` is the test's end; the other is this module run as a program. It computes nothing before it forks, as a
 thread pool of the parent's would hang its children. A trainer is a function of a module beside the tests; what it
-returns (JSON) is in a file.
+returns (JSON) is in a file. One that hangs writes its stacks into its output and ends: its test fails, and no other.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import importlib
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import traceback
@@ -25,6 +27,9 @@ from tests.support.forks import die_with_parent
 REPOSITORY = Path(__file__).parents[4]
 SECONDS = 120
 """The default timeout of a test's waits."""
+ABORT_SECONDS = 20
+MARGIN_SECONDS = 30
+"""Until a trainer that hangs has ended on a busy machine."""
 FOLDER = "tests.unit.runtime.live"
 MODULES = ("torch", "torch._dynamo", "perdure.session.session", f"{FOLDER}.scripts", f"{FOLDER}.variants")
 
@@ -37,7 +42,7 @@ class Nursery:
     ) -> None:
         """`modules` are imported before anything is forked; functions are those of modules of `package`.
 
-        What takes longer than `seconds` hangs.
+        A trainer that a test waits for for longer than `seconds` hangs.
         """
         self.folder = folder
         self.undisturbed: dict[str, dict[str, Any]] = {}
@@ -58,7 +63,7 @@ class Nursery:
 
     def wait(self, pid: int) -> int:
         """How it has ended: the exit status, or minus the signal's number."""
-        self._tell({"wait": pid})
+        self._tell({"wait": pid, "seconds": self._seconds})
         return int(self._answer()["status"])
 
     def result(self, name: str) -> Any:
@@ -82,8 +87,8 @@ class Nursery:
 
     def _answer(self) -> Any:
         stdout = self._process.stdout
-        if stdout is None or not select.select([stdout], [], [], self._seconds)[0]:
-            raise TimeoutError("the nursery does not answer: a trainer hangs")
+        if stdout is None or not select.select([stdout], [], [], self._seconds + MARGIN_SECONDS)[0]:
+            raise TimeoutError("the nursery does not answer: a trainer is stopped")
         return json.loads(stdout.readline())
 
 
@@ -97,10 +102,21 @@ def _main() -> None:
         match json.loads(line):
             case {"start": dict(told), "folder": str(folder)}:
                 answer = {"pid": _fork(Path(folder), told)}
-            case {"wait": int(pid)}:
-                answer = {"status": os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}
+            case {"wait": int(pid), "seconds": seconds}:
+                answer = {"status": _wait(pid, seconds)}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
+
+
+def _wait(pid: int, seconds: float) -> int:
+    """How it has ended. One that hangs gets SIGABRT, at which it writes its stacks, and SIGKILL if it is stopped."""
+    process = os.pidfd_open(pid)
+    for limit, then in ((seconds, signal.SIGABRT), (ABORT_SECONDS, signal.SIGKILL)):
+        if select.select([process], [], [], limit)[0]:
+            break
+        os.kill(pid, then)
+    os.close(process)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def _fork(folder: Path, told: Mapping[str, Any]) -> int:
@@ -113,6 +129,7 @@ def _fork(folder: Path, told: Mapping[str, Any]) -> int:
         os.dup2(output, number)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.environ.update(told["environ"])
+    faulthandler.enable(output)  # and not its timer, a thread that tests would count
     status = 1
     try:
         module, _, function = told["function"].rpartition(".")

@@ -78,6 +78,7 @@ def train(
     workers: int = 0,
     options: dict[str, Any] | None = None,
     wait_at: int | None = None,
+    slow_at: int | None = None,
     die: str = "",
     again: Sequence[tuple[int, str]] = (),
     group: bool = False,
@@ -89,7 +90,8 @@ def train(
     kernel: str = "",
 ) -> dict[str, Any]:
     """Trains to the end; at step `wait_at` every old rank waits until its part of the hand-over is ready, or
-    with `wait_for_end` until it has come to nothing; at step `leaves_at` until it has to leave for it.
+    with `wait_for_end` until it has come to nothing; at step `leaves_at` until it has to leave for it. `slow_at`:
+    see `take_part`.
 
     With `group` it has one of its own. `die` is where this process kills itself, or raises; `again` are more
     offers, and the steps at which they come. In the runs `count_in` threads and files are counted. `data` is the
@@ -139,7 +141,7 @@ def train(
                     if wait_for_end and session.steps_done == wait_at:
                         ended.once.wait(60)
                     else:
-                        take_part(session, wait_at, offers)
+                        take_part(session, wait_at, offers, slow_at)
                     await_exit(session, leaves_at)
                     script.calls()
                     session.step()
@@ -216,9 +218,14 @@ def dies(die: str, here: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def take_part(session: Session, wait_at: int | None, offers: dict[Any, str]) -> None:
-    """In a step: takes the offer that comes in it, or in its run, and waits for one that has to be ready by its end."""
+def take_part(session: Session, wait_at: int | None, offers: dict[Any, str], slow_at: int | None = None) -> None:
+    """In a step: takes the offer that comes in it, or in its run, and waits for one that has to be ready by its end.
+
+    In run 1 step `slow_at` takes as long as an offer needs that is known by then.
+    """
     step, run = session.steps_done, perdure.progress(session).run
+    if (step, run) == (slow_at, 1) and Path(os.environ["PERDURE_HANDOVER_FILE"]).exists():
+        await_ready(session._core)
     offer = offers.pop(step, "") or offers.pop(f"run {run}", "")
     if offer:
         Path(os.environ["PERDURE_HANDOVER_FILE"]).write_text(offer)

@@ -24,9 +24,11 @@ from torch.utils.checkpoint import checkpoint
 
 import perdure
 from perdure.agent.listeners import internet_listeners, socket_inode
+from perdure.live import effects
+from perdure.live.effects import Effects
 from perdure.loop.leaving import Exit
 from perdure.session.session import Session
-from tests.unit.runtime.live.scripts import await_exit, dies, take_part
+from tests.unit.runtime.live.scripts import Ended, await_exit, dies, take_part
 from tests.unit.runtime.session.sharded import BATCH, OPTIMIZERS, Net, by_mesh, dataset, value
 
 SECONDS = 60.0
@@ -57,21 +59,27 @@ def trains(
     keeps: bool = False,
     gathers: bool = False,
     sums: bool = False,
+    rests: bool = False,
     checkpoints: bool = False,
     offloads: bool = False,
     saves_at: int | None = None,
     how: str = "fsdp",
+    waits_for_end: bool = False,
+    seeds: str = "",
 ) -> dict[str, Any]:
     """Trains to the end, with a hand-over in the step behind `wait_at`, or behind the one that an offer comes in.
 
     Behind the step `saves_at` it saves, and in step `leaves_at` it waits until it has to leave for a hand-over.
 
     One with `extras` has compiled blocks that compute in 16 bits and stay whole after a forward pass. `die` is where it
-    kills itself. `begins` is the commit that it begins from. One that is `early` makes a collective before its
-    first batch, one that `keeps` has an average of its weights, which is not registered, and one that `gathers` begins
-    to gather its parameters before it asks for the next batch. One that `sums` uses the gradients of four batches at
-    once, and reduces only the sum. One that `checkpoints` computes its blocks again in the backward pass, and one that
-    `offloads` has torch's policy for that. `how` is its mesh.
+    kills itself, by the name of an act if it joins; with `waits_for_end` the step behind `wait_at` begins when a
+    hand-over has come to nothing. `begins` is the commit that it begins from. One that is `early` makes a collective
+    before its first batch, one that `keeps` has an average of its weights, which is not registered, and one that
+    `gathers` begins to gather its parameters before it asks for the next batch. One that `sums` uses the gradients of
+    four batches at once, and reduces only the sum. One that `rests` keeps gradients, and leaves its second block out of
+    all steps but the first two. One that `checkpoints` computes its blocks again in the backward pass, and one that
+    `offloads` has torch's policy for that. `how` is its mesh. One with `seeds` draws a number in each step: its ranks
+    seed by the "share" of a batch that they get, or by "rank".
     """
     torch.set_num_threads(1)
     offers = dict(again)
@@ -86,23 +94,34 @@ def trains(
         if early:
             dist.barrier()
         if die:
+            die_in(die)
             perdure.restore(session)
         dies(die, "restored")
+        ended = Ended()
+        session._core.run.reporter.add(ended)
         average = [parameter.detach().clone() for parameter in trained] if keeps else []
         losses: dict[int, list[float]] = {}
+        drawn: dict[int, float] = {}
+        shared: Any = among(mesh) or mesh
+        torch.manual_seed(shared.get_local_rank() if seeds == "share" else session.rank if seeds == "rank" else 1)
         first: list[int] | None = None
         began = None
         try:
             for _ in session.epochs(epochs):
                 for (words,) in session.loader(dataset(), BATCH, mesh=among(mesh)):
                     began = session.steps_done if began is None else began
+                    drawn |= {session.steps_done: torch.rand(()).item()} if seeds else {}
+                    net.depth = 1 if rests and session.steps_done >= 2 else 2
                     loss = session.weighted(cross_entropy(net(words).float().flatten(0, 1), words.roll(1, 1).flatten()))
                     uses = not sums or session.steps_done % 4 == 3
                     net.set_requires_gradient_sync(uses)
                     loss.backward()
-                    losses[session.steps_done] = [loss.item(), stepped(steps_by, trained) if uses else 0.0]
+                    losses[session.steps_done] = [loss.item(), stepped(steps_by, trained, keeps=rests) if uses else 0.0]
                     first = first or (ids(net, steps_by, mesh) if uses else None)
-                    take_part(session, wait_at, offers)
+                    if waits_for_end and session.steps_done == wait_at:
+                        assert ended.once.wait(60)
+                    else:
+                        take_part(session, wait_at, offers)
                     await_exit(session, leaves_at)
                     begin_to_gather(net if gathers else None)
                     session.step()
@@ -110,7 +129,7 @@ def trains(
                     if session.steps_done == saves_at:
                         session.save()
         except Exit:
-            left |= {"left": session.steps_done, "began": began, "losses": losses}
+            left |= {"left": session.steps_done, "began": began, "losses": losses, "drawn": drawn}
             raise
         return {
             "began": began,
@@ -118,6 +137,7 @@ def trains(
             "world": session.world,
             "steps": session.steps_done,
             "losses": losses,
+            "drawn": drawn,
             "own": own(net, steps_by),
             "average": len(average),
             "rate": steps_by.param_groups[0]["lr"],
@@ -152,11 +172,18 @@ def among(mesh: DeviceMesh) -> DeviceMesh | None:
     return mesh["dp"] if "tp" in (mesh.mesh_dim_names or ()) else None
 
 
-def stepped(optimizer: torch.optim.Optimizer, trained: list[Tensor]) -> float:
-    """The norm of the gradients, which are used."""
+def die_in(act: str) -> None:
+    """This process kills itself when it begins that act of a hand-over."""
+    owner = Effects if hasattr(Effects, act) else effects
+    if hasattr(owner, act):
+        setattr(owner, act, lambda *_, **__: dies(act, act))
+
+
+def stepped(optimizer: torch.optim.Optimizer, trained: list[Tensor], *, keeps: bool) -> float:
+    """The norm of the gradients, which are used, and are zeros then, or none."""
     found = sum(value(clip_grad_norm_(some, 1.0)) for some in by_mesh(trained))
     optimizer.step()
-    optimizer.zero_grad()
+    optimizer.zero_grad(set_to_none=not keeps)
     return found
 
 

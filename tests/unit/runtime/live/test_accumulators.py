@@ -38,9 +38,24 @@ def expected(sizes: tuple[int, int]) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("move", "where"), covering(list(MOVES), list(SIZES)))
 def test_every_sum_is_whole_whichever_ranks_leave_or_come(nursery: Nursery, move: str, where: str) -> None:
+    check_sums(nursery, move, where, shards=False)
+
+
+SHARDED = [move for move, (old, new, *_) in MOVES.items() if 1 not in (old, new)]
+LONG = [move for move in SHARDED if move != "3-to-2-without-rank-0"]
+
+
+@pytest.mark.parametrize(
+    "move", [pytest.param(move, marks=pytest.mark.chaos if move in LONG else ()) for move in SHARDED]
+)
+def test_every_sum_is_whole_beside_a_sharded_model(nursery: Nursery, move: str) -> None:
+    check_sums(nursery, move, "in the middle", shards=True)
+
+
+def check_sums(nursery: Nursery, move: str, where: str, *, shards: bool) -> None:
     (old, new, joins, leavers), sizes = MOVES[move], SIZES[where]
-    name = f"{move}-{list(SIZES).index(where)}"
-    job = Job(nursery, name, old, script="accumulators.train", sizes=sizes, batch=BATCH, epochs=EPOCHS)
+    name = f"{move}-{list(SIZES).index(where)}" + "-sharded" * shards
+    job = Job(nursery, name, old, script="accumulators.train", sizes=sizes, batch=BATCH, epochs=EPOCHS, shards=shards)
     results = job.offered(new, joins, leavers, at=WAIT_AT).begin().end()
     (_, over) = (entry for entry in job.log if entry["kind"] == "Opened")
     assert (over["takesOver"], over["step"]) == (1, 6)

@@ -80,9 +80,12 @@ def test_a_newcomer_begins_in_place_beside_a_rank_that_began_again_in_its_pod(
 def test_newcomers_that_are_connected_begin_in_place_if_the_older_run_is_asked_to_leave(
     nursery: Nursery, undisturbed: dict[int, Any], comes: tuple[int, ...], restarted: tuple[int, ...]
 ) -> None:
-    """Rank 0 of the attempt keeps its store until its process ends: in it nobody meets in place."""
-    job = Job(nursery, f"asked-{comes}", 2, environ={"PERDURE_EXIT_AT_STEP": str(WAIT_AT + 1)})
-    results = job.offered(2, comes, comes, restarted=restarted).begin().end()
+    """Rank 0 of the attempt keeps its store until its process ends: in it nobody meets in place.
+
+    The steps before the offer are slow: ranks that knew it would hand over before they are asked.
+    """
+    job = Job(nursery, f"asked-{comes}", 2, slow_at=WAIT_AT - 2, environ={"PERDURE_EXIT_AT_STEP": str(WAIT_AT + 1)})
+    results = job.offered(2, comes, comes, at=WAIT_AT, restarted=restarted).begin().end()
     assert by_rank(results) == undisturbed
     opened = [(entry["run"], entry.get("takesOver")) for entry in job.log if entry["kind"] == "Opened"]
     assert opened == [(1, None), (2, None)]

@@ -128,6 +128,23 @@ def test_what_was_made_before_the_session_was_imported_is_found() -> None:
     assert "use session.loader" in done.stdout
 
 
+class Note:
+    """Keeps ranks, and is found by its class."""
+
+
+class OtherNote(Note):
+    pass
+
+
+def test_those_that_are_alive_are_known_whenever_and_however_they_were_made() -> None:
+    before = [Note(), OtherNote()]
+    assert set(keepers.alive(Note)) == set(before)
+    later = [Note(), OtherNote(), copy.copy(before[0]), copy.deepcopy(before[1])]
+    assert set(keepers.alive(Note)) == {*before, *later}
+    del before[:], later[1:]
+    assert keepers.alive(Note) == later
+
+
 @pytest.mark.parametrize(
     ("kind", "first"), [(DistributedDataParallel, "module"), (Derived, "module"), (Both, "number")]
 )

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import torch
 from torch import nn
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
+from perdure.checkpoint import boxes
+from perdure.checkpoint.background import arena
+from perdure.checkpoint.manifest import SHARED
+from perdure.checkpoint.state import RankState
 from perdure.errors import UserError
+from perdure.live import resharding
 from perdure.live.effects import Effects
 from perdure.live.header import Header
 from perdure.live.keys import FORMAT, StoreKeys
-from perdure.live.liveness import UNREGISTERED, kept_world
+from perdure.live.liveness import UNREGISTERED, kept_world, obstacle
 from perdure.live.protocol.parties import Attempt
+from perdure.live.transfer import describe, preallocate, to_preallocate
 from perdure.loop.run import Run
 from perdure.state.fully_sharded import infos
 from perdure.state.registry import Registry
@@ -29,6 +37,12 @@ pytestmark = pytest.mark.usefixtures("placeholder")
 
 IN_TWO: Any = {"hsdp": ("replicate", "shard"), "tp": ("dp", "tp")}
 """Two replicas of two ranks each, and pairs of ranks that split the work on a batch."""
+
+
+TORN = (
+    "groups of 2 ranks for tensor parallelism do not fit into pods of 3 ranks: let processesPerReplica be a multiple "
+    "of 2"
+)
 
 
 def shard(net: nn.Module, how: str, mesh: Any) -> Any:
@@ -61,6 +75,16 @@ def test_an_unknown_error_of_torch_is_an_obstacle_to_this_size_and_does_not_reac
         info.shard_mesh_dim = 7
     found.resharding.prepare()
     assert "index out of range" in found.resharding.obstacle
+
+
+@pytest.mark.parametrize("how", IN_TWO)
+@pytest.mark.parametrize("pod", [1, 2, 3, 4])
+def test_pods_of_several_ranks_that_tear_groups_of_tensor_parallelism_change_in_place(how: str, pod: int) -> None:
+    """With one rank in each pod every group lies in several; replicas and their shards may lie anywhere."""
+    run: Any = effects(4, (), (), how).run
+    run.settings = replace(run.settings, pod=pod)
+    why = obstacle(run)
+    assert why == ("" if pod != 3 or how == "hsdp" else TORN)
 
 
 @pytest.mark.parametrize(("world", "joins", "leavers"), [(6, (2, 3), ()), (2, (), (2, 3))])
@@ -115,6 +139,97 @@ def test_ranks_that_do_not_fill_the_rows_of_a_mesh_are_an_obstacle_before_the_st
     found = effects(world, joins, leavers, how)
     found.resharding.prepare()
     assert f"a multiple of 2 ranks, and not to {world}" in found.resharding.obstacle
+
+
+@pytest.mark.parametrize("how", ["fsdp", *IN_TWO])
+def test_a_newcomer_receives_the_shards_of_an_optimizers_state_into_memory_that_it_has_taken_before(how: str) -> None:
+    """And memory that was taken for other things stays out of it."""
+    trained, fresh = (registered(how) for _ in range(2))
+    weight: Any = trained.sharded_modules[0].weight
+    trained.named["optimizer"].state[weight] = {"step": torch.ones(()), "exp_avg": torch.zeros_like(weight)}
+    state = trained.state(None)
+    items = to_preallocate(trained.grown())
+    assert [item.name for item in items] == ["optimizer/model.weight/exp_avg"]
+    room = preallocate(items, fresh.owners_of(items))
+    (memory,) = room.values()
+    assert boxes.layout_of(memory) == boxes.layout_of(weight)
+    targets = fresh.targets(state.objects, describe(state), room)
+    assert targets[SHARED, items[0].name] is memory
+    for odd in (torch.zeros(256, 256), boxes.like(weight, torch.float64)):
+        targets = fresh.targets(state.objects, describe(state), dict.fromkeys(room, odd))
+        assert boxes.layout_of(targets[SHARED, items[0].name]) == boxes.layout_of(weight)
+        assert targets[SHARED, items[0].name].dtype == torch.float32
+    assert preallocate(items, registered("whole").owners_of(items)) == {}, "no script needs all of it"
+
+
+def registered(how: str) -> Registry:
+    registry, net = Registry(), nn.Linear(256, 256)
+    if how != "whole":
+        names = IN_TWO.get(how, ("dp",))
+        mesh = init_device_mesh("cpu", (2, 2) if how in IN_TWO else (4,), mesh_dim_names=names)
+        shard(net, how, mesh)
+    registry.add("model", net)
+    registry.add("optimizer", torch.optim.Adam(net.parameters()))
+    return registry
+
+
+@pytest.mark.parametrize("how", ["fsdp", *IN_TWO])
+def test_memory_for_new_shards_is_taken_before_the_stop_and_used_as_long_as_it_fits(how: str) -> None:
+    found = effects(6, (2, 3), (), how)
+    found.resharding.prepare()
+    found.resharding.take_memory()
+    taken = dict(found.resharding._memory or {})
+    assert set(taken) == {"model.weight", "model.bias"}
+    found.resharding.allocate_new_shards(header_of(found), RankState({}, {}, {}))
+    assert {
+        name: place.memory.untyped_storage().data_ptr() for (_, name), place in found.resharding.places.items()
+    } == {name: memory.untyped_storage().data_ptr() for name, memory in taken.items()}
+    found.resharding.forget_new_shards()
+    assert found.resharding.places == {}
+
+
+def test_memory_that_does_not_fit_any_more_is_not_used() -> None:
+    found = effects(6, (2, 3), ())
+    found.resharding.prepare()
+    found.resharding._memory = {"model.weight": torch.full((3,), 7.0), "model.bias": torch.full((2,), 7.0).double()}
+    found.resharding.allocate_new_shards(header_of(found), RankState({}, {}, {}))
+    assert {place.memory.dtype for place in found.resharding.places.values()} == {torch.float32}
+    assert not any(place.memory.any() for place in found.resharding.places.values())
+
+
+def header_of(found: Effects) -> Header:
+    return cast("Header", SimpleNamespace(shards=dict.fromkeys(found.run.registry.sharded_tensors())))
+
+
+def test_an_attempt_that_is_over_keeps_no_memory_and_takes_none() -> None:
+    found = effects(6, (2, 3), ())
+    found.resharding.prepare()
+    found.resharding.take_memory()
+    found.resharding.free_memory()
+    assert found.resharding._memory is None
+    found.resharding.take_memory()
+    assert found.resharding._memory is None
+
+
+def test_memory_that_training_may_need_is_taken_in_the_stop_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = effects(6, (2, 3), ())
+    found.resharding.prepare()
+    monkeypatch.setattr(arena, "free_memory", lambda: 2**20)
+    found.resharding.take_memory()
+    assert found.resharding._memory == {}
+    found.resharding.allocate_new_shards(header_of(found), RankState({}, {}, {}))
+    assert len(found.resharding.places) == 2
+
+
+def test_shards_for_which_a_container_has_no_memory_end_the_attempt_and_not_the_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = effects(6, (2, 3), ())
+    found.resharding.prepare()
+    monkeypatch.setattr(resharding, "free_memory", lambda: 4)
+    with pytest.raises(UserError, match="there is no memory for its new shards"):
+        found.resharding.allocate_new_shards(header_of(found), RankState({}, {}, {}))
+    assert found.resharding.places == {}
 
 
 @pytest.mark.parametrize("how", IN_TWO)

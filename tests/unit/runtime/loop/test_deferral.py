@@ -264,6 +264,45 @@ def schedule_free() -> Script:
     return script
 
 
+class Adapted(nn.Module):
+    """A large base that is not trained, with a small adapter, as a LoRA."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(8, 64).requires_grad_(requires_grad=False)
+        self.base = nn.Linear(64, 64).requires_grad_(requires_grad=False)
+        self.adapter = nn.Linear(64, 1)
+
+    def forward(self, numbers: Tensor) -> Tensor:
+        found: Tensor = self.adapter(self.base(self.words(numbers)))
+        return found.square().mean()
+
+
+def adapted(disturb: Callable[[Adapted, int], None] = lambda _net, _number: None) -> Script:
+    net = Adapted()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.1)
+
+    def train(number: int, batch: Tensor) -> None:
+        optimizer.zero_grad()
+        net(batch).backward()
+        disturb(net, number)
+        script.changed()
+        optimizer.step()
+
+    script = Script({"net": net, "optimizer": optimizer}, train)
+    return script
+
+
+def thaw(net: Adapted, number: int) -> None:
+    """In the middle of a step, behind which a copy goes on, the base is trained, too."""
+    if number == EVERY + 1:
+        net.requires_grad_(requires_grad=True)
+
+
+def rewrite(net: Adapted, _: int) -> None:
+    net.base.weight.data.mul_(1.001)
+
+
 def noisy() -> Script:
     net = Net()
 
@@ -354,6 +393,7 @@ HONEST: dict[str, Callable[[], Script]] = {
     "loop": partial(adam, foreach=False), "foreach": partial(adam, foreach=True), "fused": partial(adam, fused=True),
     "amsgrad": partial(adam, amsgrad=True), "momentum": momentum, "accumulating": accumulating, "scaled": scaled,
     "closures": closures, "several": several, "in-backward": in_backward, "clamped": clamped,
+    "adapted": adapted, "thawed": partial(adapted, thaw),
 }  # fmt: skip
 EITHER: dict[str, Callable[[], Script]] = {
     "unseen": unseen, "noisy": noisy, "renormed": renormed, "seldom": seldom, "perturbed": perturbed,
@@ -485,6 +525,24 @@ def test_an_average_that_a_schedule_free_optimizer_shows_in_the_middle_of_a_copy
     tmp_path: Path,
 ) -> None:
     deferred, states, deferral = train(tmp_path, schedule_free, stands=True)
+    check_commits(committed(tmp_path), states)
+    assert deferred
+    assert deferral.refused
+
+
+@pytest.mark.usefixtures("environ")
+def test_a_base_that_is_unfrozen_in_the_middle_of_a_copy_waits_for_it(tmp_path: Path) -> None:
+    deferred, states, deferral = train(tmp_path, partial(adapted, thaw), stands=True)
+    made = committed(tmp_path)
+    check_commits(made, states)
+    assert EVERY in deferred
+    assert EVERY in made
+    assert not deferral.refused
+
+
+@pytest.mark.usefixtures("environ")
+def test_a_base_that_changes_in_the_middle_of_a_copy_is_not_committed(tmp_path: Path) -> None:
+    deferred, states, deferral = train(tmp_path, partial(adapted, rewrite), stands=True)
     check_commits(committed(tmp_path), states)
     assert deferred
     assert deferral.refused

@@ -16,7 +16,8 @@ from typing import IO
 import pytest
 
 from e2e.harness.local_run import free_port
-from perdure.wire.channel import Hangs, read_report
+from perdure.wire.channel import Hangs, Watched, read_report
+from perdure.wire.phase_limits import UNKNOWN_SECONDS
 from perdure.wire.report import Standing
 from tests.support.forked import Forked
 
@@ -24,7 +25,12 @@ SCRIPT = """
 import faulthandler, os, random, sys, threading, time
 from pathlib import Path
 import numpy, torch, perdure
+from perdure.loop import hanging
+from perdure.wire import phase_limits
 
+if "TRAINING_SECONDS" in os.environ:  # and looks that see each of its steps
+    phase_limits.PHASE_SECONDS["training"] = float(os.environ["TRAINING_SECONDS"])
+    hanging.LOOK_SECONDS = 0.1
 how, who, go = sys.argv[1], int(sys.argv[2]), Path("go")
 faulthandler.dump_traceback_later(3600, file=sys.__stdout__)  # the script's own stays its own
 
@@ -51,11 +57,39 @@ def waits_for_go():
         os._exit(0)
     os.wait()
 
+def waits_longer():
+    while not go.exists():  # its steps before were seen, one by one
+        time.sleep(0.01)
+
 def takes_its_time():
     for number in range(100):
         if number == 75:  # by now the watch has seen that the step before is done
             print("begins", flush=True)
         time.sleep(0.01)
+
+def evaluates():
+    for number, _ in enumerate(session.loader(list(range(4)), 1, name="scored", train=False)):
+        if number == 1:
+            waits_longer()
+        if number == 2:
+            while not Path("seen").exists():
+                time.sleep(0.01)
+            ledger = session._core.run.figures.ledger
+            hung = ledger.accounts[-1].hang
+            time.sleep(0.01)
+            print("hung, and no longer" if 0 < hung == ledger.accounts[-1].hang else "hangs on", flush=True)
+
+def gathers():
+    while not go.exists():
+        time.sleep(0.3 * int(os.environ["RANK"]))
+        torch.distributed.all_reduce(torch.ones(1))
+
+def waits_for_a_device():
+    before, torch.cuda.is_initialized = torch.cuda.is_initialized, lambda: True
+    reader, writer = os.pipe()
+    threading.Thread(target=lambda: (waits_longer(), os.close(writer))).start()
+    os.read(reader, 1)
+    torch.cuda.is_initialized = before
 
 session = perdure.Session.from_env()
 net = session.wrap(torch.nn.Linear(1, 1))
@@ -66,10 +100,14 @@ with session:
         for number in session.steps(8):
             optimizer.zero_grad()
             net(torch.ones(1, 1)).sum().backward()
-            if number == 4 and int(os.environ.get("RANK", 0)) == who:
+            if how in ("waits_longer", "waits_for_a_device") and number < 4:
+                time.sleep(0.5)
+            if number == 4 and who in (-1, int(os.environ.get("RANK", 0))):
                 globals()[how]()
             optimizer.step()
             session.step()
+            while number == 4 and go.exists() and not Path("seen").exists():
+                time.sleep(0.01)
 print("done", flush=True)
 """
 SECONDS = 120.0
@@ -156,6 +194,13 @@ def test_of_two_ranks_one_waits_for_the_other_and_the_other_does_not(tmp_path: P
         stack(hanging, how)
 
 
+def test_ranks_that_meet_at_each_batch_of_their_own_evaluation_wait_for_none(tmp_path: Path) -> None:
+    """One is in a collective whenever it is looked at, and each time in another one."""
+    with started(tmp_path, "gathers", who=-1, world=2) as ranks:
+        for rank in ranks:
+            assert not line(rank, HANGS)[3].startswith("its script waits for other ranks")
+
+
 def test_a_rank_that_goes_on_says_so_has_drawn_no_random_number_and_its_children_are_not_watched(
     tmp_path: Path,
 ) -> None:
@@ -165,6 +210,7 @@ def test_a_rank_that_goes_on_says_so_has_drawn_no_random_number_and_its_children
         assert "nothing" in line(process, "(nothing|something) was drawn")[0]
         assert "perdure-hang-watch" not in line(process, "threads of a child: .*")[0]
         line(process, "progress again, after")
+        (tmp_path / "seen").touch()
         assert not HANGS.search(output(process).read())
         assert process.wait() == 0
 
@@ -193,14 +239,94 @@ def test_the_agent_is_told_of_a_hang_with_its_place_and_of_its_end(tmp_path: Pat
         line(process, HANGS)
         (tmp_path / "go").touch()
         line(process, "progress again, after")
+        (tmp_path / "seen").touch()
         output(process).read()
-        hangs = [one for one in map(read_report, reports) if isinstance(one, Hangs)]
+        told = [read_report(text) for text in reports]
+    assert Watched(None) in told, "the operator judges by what it says as long as it looks at itself"
+    hangs = [one for one in told if isinstance(one, Hangs)]
+    assert not any(one.may_be_work for one in hangs), "the limit is given"
     assert [one.place for one in hangs] == [Standing.STANDS, None]
     assert [one.seconds is None for one in hangs] == [False, True]
+
+
+def test_a_hang_in_an_evaluation_ends_in_the_account_once_the_evaluation_goes_on(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    with (
+        started(tmp_path, "evaluates", environ={"PERDURE_REPORT_FD": str(writer)}, pass_fds=[writer]) as (process,),
+        os.fdopen(reader),
+    ):
+        os.close(writer)
+        line(process, "no progress for .* in phase evaluating")
+        (tmp_path / "go").touch()
+        line(process, "progress again, after")
+        (tmp_path / "seen").touch()
+        line(process, "hung, and no longer")
+
+
+def test_a_script_that_may_be_at_work_between_two_steps_writes_its_stacks_and_says_so(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    environ = {"PERDURE_REPORT_FD": str(writer), "PERDURE_HANG_SECONDS": "", "TRAINING_SECONDS": f"{LIMIT:g}"}
+    with (
+        started(tmp_path, "waits_longer", environ=environ, pass_fds=[writer]) as (process,),
+        os.fdopen(reader) as reports,
+    ):
+        os.close(writer)
+        line(process, HANGS)
+        (tmp_path / "go").touch()
+        line(process, "progress again, after")
+        (tmp_path / "seen").touch()
+        output(process).read()
+        hangs = [one for one in map(read_report, reports) if isinstance(one, Hangs)]
+    assert [one.may_be_work for one in hangs] == [True, False]
+
+
+@pytest.mark.parametrize(("how", "may"), [("waits_longer", True), ("waits_for_a_device", False)])
+def test_of_several_ranks_one_with_a_device_is_not_at_work_where_it_stays_in_one_call(
+    tmp_path: Path, how: str, *, may: bool
+) -> None:
+    """It may wait there for a kernel that waits for another rank. No device is needed: it says that it has one."""
+    reader, writer = os.pipe()
+    environ = {"PERDURE_REPORT_FD": str(writer), "PERDURE_HANG_SECONDS": "", "TRAINING_SECONDS": f"{LIMIT:g}"}
+    with started(tmp_path, how, who=1, world=2, environ=environ, pass_fds=[writer]) as ranks, os.fdopen(reader) as told:
+        os.close(writer)
+        line(ranks[1], HANGS)
+        (tmp_path / "go").touch()
+        line(ranks[1], "progress again, after")
+        (tmp_path / "seen").touch()
+        for rank in ranks:
+            output(rank).read()
+        hangs = [one for one in map(read_report, told) if isinstance(one, Hangs) and one.place is Standing.STANDS]
+    assert [one.may_be_work for one in hangs] == [may]
 
 
 def test_a_script_that_wants_no_watch_has_none(tmp_path: Path) -> None:
     with started(tmp_path, "waits_for_go", environ={"PERDURE_HANG_SECONDS": "0"}) as (process,):
         time.sleep(LIMIT)  # what is tested: nothing is waited for
+        (tmp_path / "seen").touch()
         (tmp_path / "go").touch()
-        assert "no progress" not in output(process).read()
+        said = output(process).read()
+        assert "no progress" not in said
+        assert "done" in said
+
+
+def test_a_jobs_limit_for_training_is_told_to_the_agent_beside_that_of_the_log(tmp_path: Path) -> None:
+    """The log's is longer here: at the job's, the stacks are written too."""
+    reader, writer = os.pipe()
+    environ = {"PERDURE_REPORT_FD": str(writer), "PERDURE_HANG_SECONDS": "3600"}
+    environ |= {"PERDURE_PROGRESS_TIMEOUT_SECONDS": f"{LIMIT:g}"}
+    with (
+        started(tmp_path, "waits_longer", environ=environ, pass_fds=[writer]) as (process,),
+        os.fdopen(reader) as reports,
+    ):
+        os.close(writer)
+        line(process, HANGS)
+        (tmp_path / "go").touch()
+        line(process, "progress again, after")
+        (tmp_path / "seen").touch()
+        output(process).read()
+        told = [read_report(text) for text in reports]
+    assert [(one.seconds is None, one.ends) for one in told if isinstance(one, Hangs)] == [(False, True), (True, False)]
+    allowed = [one.allowed for one in told if isinstance(one, Watched)]
+    assert allowed[-1] is None, "behind its session a script has no limit"
+    limits = [one for one in allowed if one is not None]
+    assert LIMIT <= min(limits) < max(limits) == UNKNOWN_SECONDS

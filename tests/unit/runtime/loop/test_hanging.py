@@ -7,9 +7,9 @@ from itertools import pairwise
 
 import pytest
 
-from perdure.loop.hanging import LATE_LOOKS, LOOK_SECONDS, Hang, HangDetector, HangOver, HowFar
-from perdure.wire.phase_limits import PHASE_SECONDS, STEP_TIMES, UNKNOWN_SECONDS
-from perdure.wire.report import TrainerPhase
+from perdure.loop.hanging import AGAIN_SECONDS, LATE_LOOKS, LOOK_SECONDS, Hang, HangDetector, HangOver, HowFar
+from perdure.wire.phase_limits import PHASE_SECONDS, STEP_TIMES, UNKNOWN_SECONDS, may_be_work
+from perdure.wire.report import Standing, TrainerPhase
 
 TRAINING, SAVING, EVALUATING = TrainerPhase.TRAINING, TrainerPhase.SAVING, TrainerPhase.EVALUATING
 DAY = 86400.0
@@ -18,9 +18,9 @@ DAY = 86400.0
 class Process:
     """One that is looked at as often as the detector wants it."""
 
-    def __init__(self, given: float | None = None) -> None:
+    def __init__(self, given: float | None = None, training: float | None = None) -> None:
         self.now = 1000.0
-        self.detector = HangDetector(given)
+        self.detector = HangDetector(given, training)
         self.mark = HowFar(TRAINING, 0)
         self.news: list[Hang | HangOver] = []
 
@@ -100,6 +100,44 @@ def test_the_time_of_a_save_is_no_part_of_a_step() -> None:
     assert process.news
 
 
+@pytest.mark.parametrize(
+    ("place", "limit"),
+    [(Standing.RUNS, 3600.0), (Standing.STANDS, 1800.0), (Standing.WAITS_FOR_RANKS, 0.0), (None, 0.0)],
+)
+def test_a_script_that_waits_for_no_rank_may_work_for_long_between_two_steps(
+    place: Standing | None, limit: float
+) -> None:
+    seconds = (300.0, 1799.0, 1800.0, 3599.0, 3600.0)
+    assert [one for one in seconds if may_be_work(TRAINING, place, one)] == [one for one in seconds if one < limit]
+    assert [may_be_work(TRAINING, place, seconds, training=7200.0) for seconds in (7199.0, 7200.0)] == [True, False]
+    assert not may_be_work(TRAINING, place, 20.0, given=20.0)
+    assert not any(may_be_work(phase, place, 900.0) for phase in TrainerPhase if phase is not TRAINING)
+
+
+def test_a_hang_is_news_again_after_as_long_as_is_given() -> None:
+    process = Process()
+    process.detector = HangDetector(again=AGAIN_SECONDS)
+    process.trains(20, 1.0)
+    process.stands(300 + 3 * AGAIN_SECONDS + LOOK_SECONDS)
+    hangs = [one for one in process.news if isinstance(one, Hang)]
+    assert [round(later.seconds - sooner.seconds) for sooner, later in pairwise(hangs)] == [60, 60, 60]
+    process.trains(20, 1.0)
+    assert [type(one) for one in process.news[len(hangs) :]] == [HangOver]
+    process.stands(300 - LOOK_SECONDS)
+    assert len(process.news) == len(hangs) + 1
+
+
+def test_a_hang_goes_on_while_the_process_is_stopped() -> None:
+    process = Process()
+    process.detector = HangDetector(again=AGAIN_SECONDS)
+    process.trains(20, 1.0)
+    process.stands(300 + LOOK_SECONDS)
+    process.now += DAY
+    process.look()
+    assert [type(one) for one in process.news] == [Hang, Hang]
+    assert process.news[-1].seconds >= DAY + 300
+
+
 def test_a_hang_is_news_once_and_so_is_its_end() -> None:
     process = training()
     process.stands(3000)
@@ -155,3 +193,43 @@ def test_a_short_limit_is_looked_at_more_often() -> None:
     assert all(shorter <= longer for shorter, longer in pairwise(intervals))
     assert intervals[0] < 0.1
     assert HangDetector(1e-9).interval > 0.01
+
+
+def test_a_limit_for_training_is_for_training_alone_and_not_for_a_first_step() -> None:
+    process = Process(training=60.0)
+    process.stands(UNKNOWN_SECONDS - 1)
+    assert not process.news
+    process.mark = replace(process.mark, step=1)
+    process.trains(20, 1.0)
+    process.enters(SAVING)
+    process.stands(PHASE_SECONDS[SAVING] - 5)
+    process.enters(TRAINING)
+    process.trains(20, 1.0)
+    assert not process.news
+    process.stands(61.0)
+    assert [type(one) for one in process.news] == [Hang]
+
+
+def test_steps_that_take_longer_than_the_limit_for_training_are_no_hang() -> None:
+    process = Process(training=60.0)
+    process.trains(5, 50.0)
+    process.stands(STEP_TIMES * 40.0)
+    assert not process.news
+
+
+def test_after_a_live_hand_over_the_first_step_may_take_as_long_as_that_of_a_new_run() -> None:
+    """A new rank compiles it, and the others wait."""
+    process = Process(training=60.0)
+    process.trains(20, 1.0)
+    process.mark = replace(process.mark, run=1)
+    process.look()
+    process.stands(UNKNOWN_SECONDS - 5)
+    assert not process.news
+
+
+@pytest.mark.parametrize("phase", [TrainerPhase.RESTORING, SAVING, TRAINING])
+def test_no_phase_has_less_than_a_long_limit_for_training(phase: TrainerPhase) -> None:
+    process = Process(training=7200.0)
+    process.enters(phase)
+    process.stands(7190.0)
+    assert not process.news

@@ -53,6 +53,7 @@ def raised(error: BaseException, cause: BaseException | None = None) -> BaseExce
         (PeerLost("rank 1"), ExitKind.PEER_LOST, None),
         (dist.DistNetworkError("The client socket has failed to connect"), ExitKind.PEER_LOST, None),
         (RuntimeError(GLOO), ExitKind.PEER_LOST, None),
+        (RuntimeError(f"Got the following error when running the callback: {GLOO}"), ExitKind.PEER_LOST, None),
         (RuntimeError("NCCL communicator was aborted on rank 1"), ExitKind.PEER_LOST, None),
         (Fenced("run 4", opened=4), ExitKind.FENCED, ErrorKind.EXCEPTION),
         (RootTakenOver("uid b"), ExitKind.ROOT_TAKEN_OVER, ErrorKind.EXCEPTION),

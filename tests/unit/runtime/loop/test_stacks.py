@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from types import FrameType
+from typing import Any
 
 import pytest
 
-from perdure.loop.stacks import FRAMES_SHOWN, STACK_BYTES, THREADS_SHOWN, stacks, standing
+from perdure.loop.stacks import FRAMES_SHOWN, STACK_BYTES, THREADS_SHOWN, SeenCalls, stacks, standing
 from perdure.wire.report import Standing
 
 ALLREDUCE = "/venv/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py"
@@ -43,6 +44,35 @@ def test_a_thread_waits_for_ranks_where_its_innermost_call_or_its_session_does(
     assert standing(frame_in(file), waits, runs=runs, alone=False) is expected
     alone = Standing.RUNS if runs else Standing.STANDS
     assert standing(frame_in(file), waits, runs=runs, alone=True) is alone
+
+
+def test_a_thread_that_is_seen_in_one_collective_after_another_waits_for_none() -> None:
+    first, again = frame_in(ALLREDUCE), frame_in(ALLREDUCE)
+    same, other, script = SeenCalls(first), SeenCalls(first), SeenCalls(frame_in(SCRIPT))
+    same.look(first)
+    other.look(again)
+    script.look(None)
+    assert (same.moves, other.moves, script.moves) == (False, True, True)
+    assert standing(again, "", runs=False, alone=False, moves=True) is Standing.STANDS
+    assert standing(again, "waits in step() of step 4", runs=False, alone=False, moves=True) is Standing.WAITS_FOR_RANKS
+
+
+WAIT = """import sys
+def once(look):
+    look(sys._getframe())
+def wait(look):
+    for _ in range(2):
+        once(look)
+"""
+
+
+def test_a_collective_that_looks_again_and_again_is_one_call() -> None:
+    found, seen = dict[str, Any](), list[SeenCalls]()
+    exec(compile(WAIT, ALLREDUCE, "exec"), found)  # noqa: S102
+    found["wait"](lambda frame: seen[0].look(frame) if seen else seen.append(SeenCalls(frame)))
+    assert not seen[0].moves
+    found["wait"](seen[0].look)
+    assert seen[0].moves
 
 
 def test_of_a_thread_that_has_ended_nothing_is_known() -> None:

@@ -25,6 +25,7 @@ from perdure.checkpoint.background import arena
 from perdure.checkpoint.background.arena import Filled
 from perdure.checkpoint.background.copies import Copies
 from perdure.checkpoint.background.state import CommitState
+from perdure.checkpoint.background.uploader_messages import MOVES, UploaderWord, write_word
 from perdure.checkpoint.upload import Staged
 from perdure.errors import UserError
 from perdure.loop import background_saves
@@ -62,11 +63,12 @@ def ignores(pid: int, number: signal.Signals) -> bool:
     return bool(int(mask, 16) >> (number - 1) & 1)
 
 
-def has_not_ended(pid: int) -> bool:
-    """Whether a process is alive. One that has ended and is not reaped is not."""
+def has_not_ended(child: int) -> bool:
+    """Whether a child of this process is alive. One that is not reaped may have ended; one whose first thread alone has
+    ended is alive, and holds its pipes open."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+        return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+    except ChildProcessError:
         return False
 
 
@@ -102,6 +104,10 @@ class Uploads:
 
     def thaw(self) -> None:
         os.kill(self.process.pid, signal.SIGCONT)
+
+    def move(self) -> None:
+        """The process says that the store has taken more of the save under way."""
+        self.process._hear(self.process._process, write_word(UploaderWord(MOVES, self.process.busy)))
 
     def kill(self) -> None:
         os.kill(self.process.pid, signal.SIGKILL)

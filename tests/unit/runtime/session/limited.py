@@ -2,22 +2,27 @@
 
     python -m tests.unit.runtime.session.limited ACT MODEL MIB ROOT CGROUP
 
-ACT is `save`, `restore` or `background`, MODEL `whole` or `sharded`, MIB the size of the state. Started by
-test_memory_limit.
+ACT is `save`, `restore`, `background`, `crowded` or `wide`, MODEL `whole` or `sharded`, MIB the size of the state.
+Started by test_memory_limit.
 """
 
 from __future__ import annotations
 
+import os
 import sys
+from functools import partial
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.utils.data import TensorDataset
 
 from perdure.checkpoint import boxes, tensors
+from perdure.checkpoint.background import arena
+from perdure.host.memory import free_memory
 from perdure.session.functions import restore
 from perdure.session.session import Session
 from tests.support.memory_limit import MemoryGroup
@@ -26,6 +31,9 @@ from tests.unit.runtime.session.background import Uploads
 MIB = 2**20
 ROOM = 256 * MIB
 """What a save or a restore may need beyond the live state and the rank's part in an arena."""
+OWN = ROOM // 4
+"""For what the session itself takes between the measurement and the first save: threads, the trace, the log's entries.
+23 MB were seen."""
 LAYERS = 24
 WIDTH = 1024
 WEIGHT, AVERAGE, SQUARE = 3.0, 0.5, 0.25
@@ -45,12 +53,16 @@ class Trained:
             for part in (*self.net, self.net):
                 fully_shard(part, mesh=mesh)
         self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=0.0)
+        self.activations = 0
+        """Bytes."""
         session.register(model=self.net, optimizer=self.optimizer)
 
     def step(self, inputs: Tensor) -> None:
         """As a script does; the gradients are there afterwards."""
         self.optimizer.zero_grad()
-        self.net(inputs).square().mean().backward()
+        loss, activations = self.net(inputs).square().mean(), torch.ones(self.activations, dtype=torch.uint8)
+        loss.backward()
+        del activations
         self.optimizer.step()
 
     def values(self) -> list[tuple[float, Tensor]]:
@@ -85,10 +97,16 @@ def restored(session: Session, trained: Trained, group: MemoryGroup, part: int) 
 
 def background(session: Session, trained: Trained, group: MemoryGroup, part: int) -> str:
     """Saves that go on beside the training. What that takes by itself is known before the first one takes memory."""
-    inputs, told = torch.ones(2, WIDTH), list[int]()
+    inputs, trained.activations = torch.ones(2, WIDTH), part
     for _ in range(WARM_STEPS):
         trained.step(inputs)
-    group.limit(group.most() + part + ROOM)
+    group.limit(group.most() + part + ROOM + OWN)
+    return _in_background(session, trained, inputs)
+
+
+def _in_background(session: Session, trained: Trained, inputs: Tensor) -> str:
+    """Trains and saves. Returns the steps of the commits, and whether there was a copy of this rank's part."""
+    told = list[int]()
     session.on("committed", lambda commit: told.append(commit.step))
     uploads, copies = Uploads(session), session._core.run.background._effects.copies
     for _ in session.epochs(1):
@@ -101,15 +119,36 @@ def background(session: Session, trained: Trained, group: MemoryGroup, part: int
     return f"{told} {held > own}"
 
 
+def crowded(session: Session, trained: Trained, group: MemoryGroup, part: int) -> str:
+    """As `background`, but the ranks have one cgroup, in which each rank alone has room for its part."""
+    inputs = torch.ones(2, WIDTH)
+    for _ in range(WARM_STEPS):
+        trained.step(inputs)
+    dist.barrier()
+    group.limit(group.most() + part + ROOM + OWN)
+    dist.barrier()
+    return _in_background(session, trained, inputs)
+
+
+def wide(session: Session, trained: Trained, group: MemoryGroup, part: int) -> str:
+    """As `background`, but there is memory for a copy only until a step needs it."""
+    inputs, trained.activations = torch.ones(2, WIDTH), part + 2 * ROOM
+    for _ in range(WARM_STEPS):
+        trained.step(inputs)
+    group.limit(group.most() + ROOM)
+    return _in_background(session, trained, inputs)
+
+
 def main() -> None:
     act, model, size, root, folder = sys.argv[1:6]
     mib = int(size)
     group = MemoryGroup(Path(folder))
     group.join()
     torch.set_num_threads(1)
+    vars(arena)["free_memory"] = partial(free_memory, group.as_in_container(Path(f"{root}-{os.getpid()}")))
     with Session.from_env(root) as session:
         trained = Trained(session, mib, sharded=model == "sharded")
-        acts = {"save": save, "restore": restored, "background": background}
+        acts = {"save": save, "restore": restored, "background": background, "crowded": crowded, "wide": wide}
         found = acts[act](session, trained, group, mib * MIB // session.world)
     print(found, flush=True)
 

@@ -8,6 +8,7 @@ comes back by rank.
 from __future__ import annotations
 
 import faulthandler
+import gc
 import importlib
 import json
 import os
@@ -78,6 +79,8 @@ def _fork(folder: Path, world: int) -> None:
     for module in {scene["module"] for scene in scenes}:
         importlib.import_module(module)
     importlib.import_module("torch._dynamo")  # else each rank does at its first optimizer
+    gc.collect()
+    gc.freeze()
     for rank in range(world):
         if os.fork() == 0:
             _main(folder, rank, scenes)
@@ -112,6 +115,8 @@ def _play_one(folder: Path, rank: int, scene: dict[str, Any]) -> None:
     (folder / f"{scene['name']}-{rank}.json").write_text(json.dumps(result))
     for name in mine:
         del os.environ[name]
+    sys.excepthook = sys.__excepthook__  # torch's, one for each process group, keeps the Session and its model
+    gc.collect()  # a Session searches all objects
 
 
 def _play(function: Any, arguments: dict[str, Any]) -> Any:

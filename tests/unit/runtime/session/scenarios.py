@@ -259,8 +259,9 @@ def life(root: str, *, ask: int | None = None, leave: int | None = None) -> dict
     told: list[str] = []
     made: list[Any] = []
     os.environ["PERDURE_MEMBER"] = f"member-{os.environ['RANK']}"
+    os.environ["PERDURE_NODE"] = f"node-{os.environ['RANK']}"
     with joined(root) as session:
-        del os.environ["PERDURE_MEMBER"]
+        del os.environ["PERDURE_MEMBER"], os.environ["PERDURE_NODE"]
         net = network()
         model = session.wrap(net)
         session.register(model=model, optimizer=torch.optim.SGD(model.parameters()))
@@ -419,6 +420,21 @@ def weighted_gradient(root: str) -> list[float]:
         cross_entropy(whole(samples.tensors[0]), samples.tensors[1]).backward()
         pairs = zip(gradients(net), gradients(whole), strict=True)
         return [(one - other).abs().max().item() for one, other in pairs]
+
+
+def two_loaders(root: str, second: int) -> str:
+    """The output of steps with a batch of each of two loaders, the other of `second` samples."""
+    with redirect_stderr(io.StringIO()) as printed, joined(root) as session:
+        model = session.wrap(nn.Linear(8, 3))
+        session.register(model=model)
+        one = session.loader(TensorDataset(*dataset()[:10]), 4, name="one")
+        two = session.loader(TensorDataset(*dataset()[:second]), 4, name="two")
+        for _ in session.epochs(2):
+            for (inputs, labels), (more, others) in zip(one, two, strict=True):
+                loss = session.weighted(cross_entropy(model(inputs), labels))
+                (loss + session.weighted(cross_entropy(model(more), others))).backward()
+                session.step()
+    return printed.getvalue()
 
 
 def leaves_out(root: str, *, views: bool, left: str) -> str:

@@ -8,19 +8,21 @@ from __future__ import annotations
 import gc
 import hashlib
 import io
+import random
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import redirect_stderr, suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-from torch.nn.functional import cross_entropy, gelu
+from torch.nn.functional import cross_entropy, gelu, one_hot
 from torch.nn.utils import clip_grad_norm_
 from torch.utils.data import TensorDataset
 
@@ -59,7 +61,7 @@ class Block(nn.Module):
 
 
 class Net(nn.Module):
-    """Uneven on purpose, with tied weights, a frozen parameter and a buffer."""
+    """Uneven on purpose, with tied weights, a frozen parameter and a buffer. Only `depth` blocks are used."""
 
     seen: Tensor
 
@@ -71,12 +73,13 @@ class Net(nn.Module):
         self.head.weight = self.embedding.weight
         self.frozen = nn.Parameter(torch.randn(5, 14), requires_grad=False)
         self.register_buffer("seen", torch.zeros(()))
+        self.depth = 2
 
     def forward(self, words: Tensor) -> Tensor:
         if self.training:
             self.seen += 1
         x = self.embedding(words) + self.frozen[0]
-        for block in self.blocks:
+        for block in list(self.blocks)[: self.depth]:
             x = block(x)
         out: Tensor = self.head(x)
         return out
@@ -86,10 +89,22 @@ def dataset() -> TensorDataset:
     return TensorDataset(torch.randint(0, WORDS, (SAMPLES, 6), generator=torch.Generator().manual_seed(3)))
 
 
-def sharded(how: str, world: int, wide: int) -> Any:
+class Small(nn.Module):
+    """One block, for what does not depend on the model: torch's own work grows with the number of parameters."""
+
+    def __init__(self, wide: int) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([Block(wide)])
+
+    def forward(self, words: Tensor) -> Tensor:
+        out: Tensor = self.blocks[0](one_hot(words % 14, 14).float())
+        return out
+
+
+def sharded(how: str, world: int, wide: int, kind: type[nn.Module] = Net) -> Any:
     """`how`: whole, fsdp, hsdp, or tp: FSDP2 over tensor parallelism."""
     torch.manual_seed(1)
-    net: Any = Net(wide)
+    net: Any = kind(wide)
     if how == "whole":
         return net
     options: dict[str, Any] = {}
@@ -162,16 +177,16 @@ def train(
     epochs: int = 1,
     restores: bool = False,
     flips: bool = False,
+    rests: bool = False,
     differs_at: int = 0,
 ) -> dict[str, Any]:
     """Trains to the end, or leaves when it is asked to.
 
     `restores`: only restores, and trains nothing. `flips`: the first block is trained from the third step on, the
-    second one up to it.
+    second one up to it. `rests`: gradients stay, and the second block is left out of every third step.
     """
     torch.set_num_threads(1)
     steps: dict[int, Any] = {}
-    saved: dict[int, Any] = {}
     seen: list[list[list[int]]] = []
     deferred: set[int] = set()
     with Session.from_env(root) as session:
@@ -187,11 +202,12 @@ def train(
                 mesh = net.blocks[0].a.weight.device_mesh["dp"] if how == "tp" else None
                 for (words,) in session.loader(dataset(), BATCH, mesh=mesh):
                     deferred |= {session.steps_done} if deferral.copies else set()
+                    net.depth = 1 if rests and session.steps_done % 3 == 1 else 2
                     loss = session.weighted(cross_entropy(net(words).flatten(0, 1), words.roll(1, 1).flatten()))
                     loss.backward()
                     norms = [clip_grad_norm_(some, 1.0) for some in by_mesh(net.parameters())]
                     steps_by.step()
-                    steps_by.zero_grad()
+                    steps_by.zero_grad(set_to_none=not rests)
                     step = session.steps_done + 1
                     if step == differs_at and session.rank == 1:
                         net.blocks[0].b.weight.data.to_local().add_(1)
@@ -199,7 +215,6 @@ def train(
                         net.blocks[0].requires_grad_(True)
                     if flips and step == 3:
                         net.blocks[1].requires_grad_(False)
-                    saved[step] = whole(net, steps_by)
                     seen.append(words.tolist())
                     steps[step] = [loss.item(), *map(value, norms)]
                     net.eval()
@@ -209,7 +224,7 @@ def train(
                     session.step()
         return {
             "begun": begun,
-            "saved": saved,
+            "ended": whole(net, steps_by) if not restores else {},
             "steps": steps,
             "seen": seen,
             "own": own(net, steps_by) if not restores else {},
@@ -295,6 +310,62 @@ def accumulates(root: str, *, how: str) -> str:
                     optimizer.zero_grad(set_to_none=how != "zeroed")
                 session.step()
     return printed.getvalue()
+
+
+MESHES: Mapping[str, tuple[str, str]] = {"mesh": ("dp", "tp"), "turned": ("tp", "dp")}
+"""The names of the dimensions of a mesh of which only the loader knows."""
+
+
+def draws(
+    root: str,
+    *,
+    how: str,
+    seeds: str = "share",
+    own_samples: bool = False,
+    begins: Mapping[str, Any] | None = None,
+    saves_at: int | None = None,
+    older: bool = False,
+) -> dict[int, list[float]]:
+    """What each step draws from torch's, Python's and NumPy's generators.
+
+    `how`: fsdp or tp, as above; or mesh: whole models in a mesh of which only the loader knows, two ranks a batch; or
+    turned: such a mesh by columns.
+    `seeds`: whether ranks with the same samples seed alike, "share", or each its own, "rank"; or "mixed": torch's alike
+    alone. With `own_samples` the session counts steps. `begins` is the commit that it begins from.
+    An `older` version does not say in a commit which ranks share a batch.
+    """
+    torch.set_num_threads(1)
+    drawn: dict[int, list[float]] = {}
+    with Session.from_env(root, resume_from=begins) as session:
+        if older:
+            vars(session._core.run)["_share"] = dict
+        net: Any = sharded("whole" if how in MESHES else how, session.world, 22, Small)
+        steps_by = OPTIMIZERS["sgd"](net.parameters())
+        session.register(model=net, optimizer=steps_by)
+        mesh = None
+        if how == "tp":
+            mesh = net.blocks[0].a.weight.device_mesh["dp"]
+        if names := MESHES.get(how):
+            mesh = init_device_mesh("cpu", (session.world // 2, 2), mesh_dim_names=names)["dp"]
+            net = session.wrap(net)
+        share = session.rank if mesh is None else mesh.get_local_rank()
+        torch.manual_seed(session.rank if seeds == "rank" else share)
+        random.seed(share if seeds == "share" else session.rank)
+        np.random.seed(share if seeds == "share" else session.rank)
+        with suppress(Exit):
+            for _ in session.epochs(1):
+                samples: Any = session.steps(6) if own_samples else session.loader(dataset(), BATCH, mesh=mesh)
+                for batch in samples:
+                    numbers = torch.rand(()).item(), random.random(), float(np.random.random())  # noqa: S311
+                    drawn[session.steps_done] = list(numbers)
+                    (words,) = dataset()[:4] if own_samples else batch
+                    session.weighted(net(words).square().mean()).backward()
+                    steps_by.step()
+                    steps_by.zero_grad()
+                    session.step()
+                    if session.steps_done == saves_at:
+                        session.save()
+    return drawn
 
 
 def collects(root: str) -> None:

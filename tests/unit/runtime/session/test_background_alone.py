@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -45,6 +46,16 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(save_effects, "DEADLINE_SECONDS", 0.0)
     monkeypatch.setattr(save_effects, "SLOWEST", 2**60)
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """By how many seconds it seems later than it is, for the deadlines of saves: their sum."""
+    seconds = list[float]()
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + sum(seconds))
+    for module in (copies, save_effects):
+        monkeypatch.setattr(module, "time", clock)
+    return seconds
 
 
 def stepping(root: Path, steps: int, epochs: int = 1, loops: int = 1) -> Iterator[tuple[Uploads, int]]:
@@ -96,12 +107,9 @@ def test_a_requested_save_is_made_wherever_the_commit_before_it_is_reported(root
 
 
 def test_the_steps_until_the_ranks_know_a_commit_are_no_part_of_what_its_save_took(
-    root: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path, later: list[float]
 ) -> None:
     """An exit, a hand-over and the grace that is reported go by what a save took. Each step seems to take a minute."""
-    later = list[float]()
-    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + sum(later))
-    monkeypatch.setattr(save_effects, "time", clock)
     took = list[float]()
     for uploads, _ in stepping(root, 15):
         uploads.settle()
@@ -152,6 +160,42 @@ def test_a_save_that_takes_too_long_has_failed_in_a_later_loop_too(
     assert commits(root) == [12, 12, 24]
 
 
+def test_an_upload_that_moves_is_not_ended_at_its_deadline(
+    root: Path, later: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for uploads, step in stepping(root, 14):
+        match step:
+            case 2:
+                uploads.freeze()
+            case 12:
+                later.append(0.7 * save_effects.DEADLINE_SECONDS)
+                uploads.move()
+            case 13:
+                later.append(0.7 * save_effects.DEADLINE_SECONDS)
+            case 14:
+                assert uploads.under_way == EVERY
+                uploads.thaw()
+                uploads.settle()
+    assert "by its deadline" not in capsys.readouterr().err
+    assert commits(root) == [EVERY, 14]
+
+
+def test_an_uploader_that_follows_one_killed_after_the_deadline_has_time_of_its_own(
+    root: Path, later: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for uploads, step in stepping(root, 13):
+        match step:
+            case 2:
+                uploads.freeze()
+            case 12:
+                later.append(2 * save_effects.DEADLINE_SECONDS)
+                uploads.kill()
+                uploads.wait_for_end_of_frozen()
+                uploads.settle()
+    assert "by its deadline" not in capsys.readouterr().err
+    assert commits(root) == [EVERY, 13]
+
+
 def test_a_part_that_cannot_be_copied_is_saved_at_once(
     root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -166,6 +210,31 @@ def test_a_part_that_cannot_be_copied_is_saved_at_once(
         in capsys.readouterr().err
     )
     assert commits(root) == [13, 15]
+
+
+@pytest.mark.parametrize("large", [True, False])
+def test_a_state_that_cannot_or_need_not_be_copied_is_read_for_a_save_and_at_no_other_step(
+    root: Path, monkeypatch: pytest.MonkeyPatch, *, large: bool
+) -> None:
+    """There is no memory for a copy, or the state is too small for one."""
+    monkeypatch.setattr(arena, "free_memory", lambda: 0)
+    monkeypatch.setenv("PERDURE_BACKGROUND_BYTES", "0" if large else str(2**25))
+    reads, by_step = list[object](), list[int]()
+    with Session.from_env(root) as session:
+        net = nn.Linear(4, 1)
+        net.register_state_dict_pre_hook(lambda *told: reads.append(told))
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        session.register(model=net, optimizer=optimizer)
+        for _ in session.epochs(1):
+            for (inputs,) in session.loader(TensorDataset(torch.randn(100, 4)), 4):
+                by_step.append(len(reads))
+                optimizer.zero_grad()
+                net(inputs).square().mean().backward()
+                optimizer.step()
+                session.step()
+    reads_in = [after - before for before, after in pairwise(by_step)]
+    beside_a_save = {step for save in (0, EVERY, 2 * EVERY) for step in range(save - 2, save + 3)}
+    assert [step for step, count in enumerate(reads_in) if count and step not in beside_a_save] == []
 
 
 def test_a_rank_whose_uploaders_were_killed_copies_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import deque
 from collections.abc import Callable
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -417,9 +420,10 @@ def test_between_two_steps_a_poll_leaves_only_where_the_time_is_nearly_over_and_
             for _ in act.train:
                 act.at(f"step {act.session.steps_done}")
                 act.session.step()
-                for number in (1, 2, 3) if perdure.exit_requested(act.session) else ():
+                for number in (1, 2, 3):
                     perdure.poll(act.session)
-                    polled.append(number)
+                    if perdure.exit_requested(act.session):
+                        polled.append(number)
 
     left(Act(join(GRACE_SECONDS=grace), request="step 1"), script)
     assert len(polled) == polls
@@ -476,6 +480,50 @@ def at_once(act: Act) -> None:
     for _ in act.session.epochs(1):
         for _ in list(act.train):
             act.session.step()
+
+
+def ahead_and_accumulating(act: Act, every: int, ahead: int) -> None:
+    """Batches are fetched before it is their turn, and a step takes several; the rest is a step of its own."""
+    batches = act.session.loader(samples(56), 4, name="small")
+    for _ in act.session.epochs(1):
+        fetched, waiting = iter(batches), deque[Any]()
+        waiting.extend(islice(fetched, ahead))
+        number = 0
+        while waiting or not number:
+            waiting.extend(islice(fetched, 1))
+            waiting.popleft()
+            number += 1
+            if number % every == 0 or not waiting:
+                act.session.step()
+
+
+ACCUMULATING = [
+    pytest.param(partial(ahead_and_accumulating, every=every, ahead=ahead), id=f"{ahead}-ahead-{every}-a-step")
+    for every, ahead in ((2, 1), (2, 2), (4, 1), (4, 3), (3, 1))
+]
+
+
+@pytest.mark.parametrize("steps", [[3, 2, 2, 2, 1], [2, 2, 2, 2, 2], [4, 4, 2], [1, 3, 3, 3], [5, 2, 2, 1]])
+def test_an_accumulating_loop_whose_first_or_last_step_takes_another_number_of_batches_is_no_such_loop(
+    join: Join, steps: list[int]
+) -> None:
+    left, taken = list(steps), 0
+    with join() as session:
+        for _ in session.epochs(1):
+            for _ in session.loader(samples(4 * sum(steps)), 4, name="small"):
+                taken += 1
+                if taken == left[0]:
+                    session.step()
+                    left, taken = left[1:], 0
+    assert not left
+
+
+@pytest.mark.parametrize("script", ACCUMULATING)
+def test_a_loop_that_fetches_ahead_and_accumulates_is_warned_at_the_epochs_end(
+    join: Join, capfd: pytest.CaptureFixture[str], script: Script
+) -> None:
+    """Not refused: a loop whose first step is one batch late has the same steps."""
+    assert messages(join, script, capfd).count("fetches batches before it trains on them") == 1
 
 
 @pytest.mark.parametrize("script", [ahead, at_once])

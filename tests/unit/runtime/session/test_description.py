@@ -22,7 +22,7 @@ from perdure import Session, UserError
 from perdure.cli.main import main
 from perdure.session.description import LoaderDescription, Loop, Moment, Registered, StartPoint
 from perdure.testing import processes
-from tests.support.forked import Forked, forked_ranks
+from tests.support.forked import Forked, ForkedLauncher, forked_ranks
 from tests.unit.runtime.records import entries
 from tests.unit.runtime.session.training import Join, Training, samples
 
@@ -277,7 +277,8 @@ def cli_here(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str])
 
     def run(command: Sequence[str], env: Mapping[str, str], **options: Any) -> subprocess.CompletedProcess[str]:
         del options["check"]
-        with Forked(command[1:], python=command[0], cwd=Path.cwd(), env=env, **options) as process:
+        start = ForkedLauncher if "torch.distributed.run" in command else Forked
+        with start(command[1:], python=command[0], cwd=Path.cwd(), env=env, **options) as process:
             return subprocess.CompletedProcess(command, process.wait(SECONDS))
 
     def cli_here(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:

@@ -25,7 +25,7 @@ from e2e.harness.local_run import free_port
 from perdure import Session
 from perdure.wire import ExitKind
 from perdure.wire.channel import Attached, Exiting
-from tests.support.forked import run_forked
+from tests.support.forked import ForkedLauncher, run_forked
 from tests.unit.runtime.records import entries
 from tests.unit.runtime.session.test_processes import together
 
@@ -85,7 +85,8 @@ def launch(
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks))
     command = [*launcher, *options, path, str(terminate)]
-    return run_forked(command, cwd=folder, env=environ | {"OMP_NUM_THREADS": "1"} | more, seconds=SECONDS)
+    environ |= {"OMP_NUM_THREADS": "1"} | more
+    return run_forked(command, cwd=folder, env=environ, seconds=SECONDS, start=ForkedLauncher)
 
 
 def alone(folder: Path, patch: pytest.MonkeyPatch, script: str = "") -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 import re
@@ -248,6 +249,67 @@ def test_a_script_that_only_evaluates_completes_nothing_and_says_so(
         perdure.restore(session)
     assert kinds(tmp_path) == ["Opened", "Closed"]
     assert "nothing is completed" in capfd.readouterr().err
+
+
+def test_a_resumed_run_names_the_epoch_that_it_begins_with_and_what_it_skips(
+    join: Join, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def said() -> list[str]:
+        return re.findall(r"begins with .*", capfd.readouterr().err)
+
+    Training(join()).left(stop=3)
+    assert said() == []
+    Training(join()).left(stop=5)
+    assert said() == ["begins with epoch 0, in its middle"]
+    Training(join()).left(stop=8)
+    assert said() == ["begins with epoch 1; skips epoch 0"]
+    Training(join()).left(epochs=4, stop=18)
+    assert said() == ["begins with epoch 1, in its middle; skips epoch 0"]
+    Training(join()).run(4)
+    assert said() == ["begins with epoch 3, in its middle; skips epochs 0 to 2"]
+
+
+@pytest.mark.parametrize(
+    ("loops", "said"),
+    [
+        (
+            lambda session: [session.epochs(count) for count in (1, 1, 2)],
+            [
+                [],
+                ["begins with epoch 0, in its middle"],
+                ["begins with epoch 0 of loop 3, in its middle; skips loops 1 to 2"],
+                ["begins with epoch 1 of loop 3, in its middle; skips epoch 0 and loops 1 to 2"],
+            ],
+        ),
+        (
+            lambda _: [perdure.remaining_epochs_until(count) for count in (1, 2, 4)],
+            [
+                [],
+                ["begins with epoch 0, in its middle"],
+                ["begins with epoch 2, in its middle; skips epochs 0 to 1"],
+                ["begins with epoch 3, in its middle; skips epochs 0 to 2"],
+            ],
+        ),
+    ],
+    ids=["each with its own numbers", "with the numbers of all"],
+)
+def test_of_several_loops_it_names_the_one_that_it_begins_with(
+    join: Join,
+    capfd: pytest.CaptureFixture[str],
+    loops: Callable[[Session], list[Iterable[int]]],
+    said: list[list[str]],
+) -> None:
+    told = []
+    for stop in (1, 5, 7, 0):
+        with contextlib.suppress(Exit), Training(join()).session as session:
+            batches = numbers(session)
+            for _ in itertools.chain.from_iterable(loops(session)):
+                for _ in batches:
+                    if session.steps_done + 1 == stop:
+                        os.kill(os.getpid(), signal.SIGTERM)
+                    session.step()
+        told.append(re.findall(r"begins with .*", capfd.readouterr().err))
+    assert told == said
 
 
 def test_what_a_run_starts_from_is_said(join: Join, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

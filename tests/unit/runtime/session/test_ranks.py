@@ -69,6 +69,8 @@ def scenes(root: Path) -> list[Scene]:
         Scene("agree", "agree", 4, {"requests": REQUESTS, "interval": 0.0}),
         Scene("agree-seldom", "agree", 4, {"requests": REQUESTS, "interval": 60.0}),
         Scene("weights", "weighted_gradient", 4, {"root": str(root / "weights")}),
+        Scene("loaders-alike", "two_loaders", 2, {"root": str(root / "loaders-alike"), "second": 10}),
+        Scene("loaders-unlike", "two_loaders", 2, {"root": str(root / "loaders-unlike"), "second": 9}),
         Scene("tokens", "token_gradients", 4, {"root": str(root / "tokens"), "parts": 1}),
         Scene("tokens-parts", "token_gradients", 3, {"root": str(root / "tokens-parts"), "parts": 2}),
         Scene("miscounted", "miscounted", 2, {"root": str(root / "miscounted")}),
@@ -245,6 +247,12 @@ def test_all_ranks_stop_at_one_step_also_where_only_some_steps_are_checks(played
 
 def test_a_ragged_batch_gives_the_gradient_of_the_global_mean_with_empty_ranks_too(played: Results) -> None:
     assert all(difference < 1e-6 for result in played["weights"] for difference in result)
+
+
+def test_a_loss_that_is_weighted_by_the_last_of_two_batches_with_unlike_shares_is_said_once(played: Results) -> None:
+    words = "batches of one and two of which it has unlike shares"
+    assert [said.count(words) for said in played["loaders-alike"]] == [0, 0]
+    assert [said.count(words) for said in played["loaders-unlike"]] == [1, 1]
 
 
 @pytest.mark.parametrize("views", [True, False])
@@ -524,8 +532,8 @@ def test_every_rank_is_told_of_a_commit_who_made_it_and_the_log_who_began(played
     assert told_of == recorded
     named = [entry["members"]["key"] for entry in entries(folder / "life") if entry["kind"] == "Opened"]
     found = [json.loads((folder / "life" / key).read_text())["members"] for key in named]
-    assert [[member["name"] for member in members] for members in found] == [
-        [f"member-{rank}" for rank in range(world)] for world in (2, 3)
+    assert [[(member["name"], member["node"]) for member in members] for members in found] == [
+        [(f"member-{rank}", f"node-{rank}") for rank in range(world)] for world in (2, 3)
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import os
 import random
@@ -27,9 +28,10 @@ from perdure.errors import StorageError
 from perdure.log.reader import Log
 from perdure.log.writer import Resume, Writer
 from perdure.loop.leaving import Exit, stop_without_step
+from perdure.loop.telemetry.own_time import OwnTime, Scheduled
 from perdure.store.file import FileStore
 from perdure.wire import Env
-from perdure.wire.channel import Figures, read_report
+from perdure.wire.channel import Figures, Watched, read_report
 from perdure.wire.report import DeathCost, TrainerPhase
 from tests.unit.runtime.checkpoint.test_checkpointer import Unreliable
 from tests.unit.runtime.records import entries, kinds, traced
@@ -293,7 +295,7 @@ def test_the_ending_is_reported_before_what_can_wait(
     session._core.run.store = store
     training = Training(session)
     training.left(stop=stop) if stop else training.run(epochs=1)
-    told = [type(report).__name__ for report in reports(pipe[0]) if not isinstance(report, Figures)]
+    told = [type(report).__name__ for report in reports(pipe[0]) if not isinstance(report, Figures | Watched)]
     assert told[-2:] == ["CommitDone", "Exiting"]
     assert (store.asked[0], store.asked[-1]) == (False, True)
     assert [line["step"] for line in traced(tmp_path) if "ids" in line] == [1, 2, 3, 4, 5][: stop or 5]
@@ -308,10 +310,28 @@ def test_the_agent_hears_how_much_is_done_at_each_save_and_how_long_the_script_w
     figures = [report for report in reports(pipe[0]) if isinstance(report, Figures)]
     saving = [one for one in figures if one.phase is TrainerPhase.SAVING]
     assert [one.progress for one in saving] == [0.2, 0.4, 0.6, 0.8]
-    assert saving[0] == Figures(TrainerPhase.SAVING, progress=0.2, death_cost=DeathCost.SINCE_COMMIT)
+    assert [(account.run, account.step) for account in saving[0].accounts] == [(1, 2)]
+    told = replace(saving[0], accounts=())
+    assert told == Figures(TrainerPhase.SAVING, progress=0.2, death_cost=DeathCost.SINCE_COMMIT)
     last = figures[-1]
+    assert [(one.run, one.began, one.step) for one in last.accounts] == [(1, 0, 8)]
+    assert min(last.accounts[0].productive, last.accounts[0].save, last.accounts[0].data) > 0
     assert (last.phase, last.progress) == (TrainerPhase.TRAINING, 0.8)
     assert min(last.save_stall_seconds or 0, last.required_grace_seconds or 0, last.remaining_seconds or 0) > 0
+
+
+def test_what_the_script_waits_for_a_batch_counts_as_the_ranks_own_time(join: Join, pipe: tuple[int, int]) -> None:
+    """Each look at the clock is a second. A rank with a slow disk was not told from one that waits for others."""
+    session = join(REPORT_FD=str(pipe[1]), CHECK_SECONDS="0")
+    seconds = itertools.count(0.0)
+    own = session._core.run.figures.own_time = OwnTime(now=lambda: next(seconds), counted=lambda _: Scheduled(0.0, 0.0))
+    training = Training(session)
+    drawn = []
+    for _ in session.epochs(1):
+        for _ in training.batches:
+            session.step()
+            drawn.append(own._drawing)
+    assert drawn == [0.0, 1.0, 2.0, 3.0, 4.0]
 
 
 def test_after_the_goal_an_agents_sigterm_does_not_kill_what_the_script_still_does(

@@ -4,6 +4,7 @@ other one with the state that was saved, as torch gathers it."""
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ WAYS = {
     "fused": ("fsdp", 2),
     "sgd": ("fsdp", 2),
     "flips": ("fsdp", 2),
+    "rests": ("fsdp", 2),
     "hsdp": ("hsdp", 4),
     "tp": ("tp", 4),
 }
@@ -43,6 +45,36 @@ IN_BACKGROUND = [("fsdp", 2, "fused", 23), ("hsdp", 4, "fused", 23), ("tp", 4, "
 COMES_LATE = ("head", "group", "optimizer")
 HELD = {"reduced": True, "not reduced": True, "dropped": False, "zeroed": False}
 """The state of the gradients of a batch without a step, and whether that is reported."""
+DRAWN: Mapping[str, tuple[int, dict[str, Any]]] = {
+    "tp": (4, {"how": "tp"}),
+    "by-rank": (4, {"how": "tp", "seeds": "rank"}),
+    "mixed": (4, {"how": "tp", "seeds": "mixed"}),
+    "own": (4, {"how": "tp", "own_samples": True}),
+    "fsdp": (4, {"how": "fsdp"}),
+    "half": (2, {"how": "fsdp"}),
+    "one": (2, {"how": "tp"}),
+    "mesh": (4, {"how": "mesh"}),
+    "older": (4, {"how": "tp", "older": True}),
+}
+"""How many ranks draw, and how."""
+IN_PAIRS, IN_TURN, EACH, ALL = [0, 0, 1, 1], [0, 1, 0, 1], [0, 1, 2, 3], [0, 0]
+DRAW_ON: Mapping[tuple[str, str, int], list[list[int]]] = {
+    ("tp", "tp", 2): [ALL] * 3,
+    ("by-rank", "tp", 2): [[0, 1]] * 3,
+    ("mixed", "tp", 2): [ALL, [0, 1], [0, 1]],
+    ("own", "tp", 2): [ALL] * 3,
+    ("tp", "fsdp", 4): [EACH] * 3,
+    ("fsdp", "tp", 4): [IN_PAIRS] * 3,
+    ("half", "tp", 4): [IN_PAIRS] * 3,
+    ("one", "tp", 4): [[0] * 4] * 3,
+    ("mesh", "mesh", 2): [ALL] * 3,
+    ("fsdp", "mesh", 4): [IN_PAIRS] * 3,
+    ("mesh", "turned", 4): [IN_TURN] * 3,
+}
+"""Whose ranks goes on, how, and in what world; by generator which ranks draw alike there."""
+GO_ON = {"tp": "tp", "mesh": "mesh", "older": "tp"}
+"""Which ones go on in the same mesh, and how."""
+SAVED_AT = 3
 PAIRS = [(left, how, world) for left, worlds in OTHERS.items() for how, world in worlds]
 
 Results = dict[str, list[Any]]
@@ -58,8 +90,8 @@ def scenes(root: Path) -> list[Scene]:
     for name, (how, world) in {**WAYS, "three": ("fsdp", 3), "even": ("fsdp", 3), "whole": ("whole", 1)}.items():
         wide = 22 if name in ("tp", "even") else 23  # tensor parallelism cuts it in two
         given = {"how": how, "optimizer": name if name in OPTIMIZERS else "foreach", "wide": wide}
-        if name == "flips":
-            given["flips"] = True
+        if name in ("flips", "rests"):
+            given[name] = True
         every.append(train(f"{name}-left", name, world, asked, **given))
         others = [one for one in PAIRS if one[0] == name]
         every += [
@@ -84,6 +116,7 @@ def scenes(root: Path) -> list[Scene]:
         every.append(Scene(f"heavy-{world}-{saves}", "heavy", world, heavy, environ, MODULE))
     for name, where, environ in (("", "page-", {}), ("-left", "page", asked), ("-on", "page", {})):
         every.append(Scene(f"page{name}", "page", 2, {"root": str(root / where)}, environ, MODULE))
+    every += drawing(root)
     behind = {"PERDURE_EVERY_STEPS": "2", "PERDURE_BACKGROUND_BYTES": "0"}
     return [
         *every,
@@ -96,6 +129,24 @@ def scenes(root: Path) -> list[Scene]:
             "differs", "differs", 4, {"PERDURE_EVERY_STEPS": "2"}, how="hsdp", differs_at=2
         ),  # a failed Session: last
     ]
+
+
+def drawing(root: Path) -> list[Scene]:
+    def draw(name: str, world: int, begins: str = "", **given: Any) -> Scene:
+        arguments = {"root": str(root / f"draws-{name}"), **given}
+        if begins:
+            arguments["begins"] = {"uri": f"file://{root / f'draws-{begins}'}", "step": SAVED_AT}
+        environ = {"PERDURE_EVERY_STEPS": "", "PERDURE_CHECK_SECONDS": "0", "PERDURE_KEEP": "99"}
+        return Scene(f"draws-{name}", "draws", world, arguments, environ, MODULE)
+
+    every = [draw(name, world, saves_at=SAVED_AT, **given) for name, (world, given) in DRAWN.items()]
+    for name, how, world in DRAW_ON:
+        every.append(draw(f"{name}-{how}-{world}", world, name, **{**DRAWN[name][1], "how": how}))
+    for name, how in GO_ON.items():
+        every.append(draw(f"{name}-on", 4, name, how=how))
+        every.append(draw(f"{name}-again", 4, f"{name}-on", how=how))
+    every.append(draw("mesh-mesh-2-again", 2, "mesh-mesh-2", how="mesh"))
+    return every
 
 
 @pytest.fixture(scope="module")
@@ -115,10 +166,35 @@ def test_a_resumed_run_is_the_undisturbed_one_bit_for_bit(results: Results, name
         results[f"{name}-left"], results[f"{name}-on"], results[f"{name}-undisturbed"], strict=True
     ):
         assert max(left["steps"]) == LEFT
-        assert on["begun"] == left["saved"][LEFT]
+        assert on["begun"] == left["ended"]
         assert on["own"] == undisturbed["own"]
         assert len(undisturbed["own"]) > len(undisturbed["begun"])  # with the optimizer's state
         assert {**left["steps"], **on["steps"]} == undisturbed["steps"]
+
+
+@pytest.mark.parametrize(("name", "how", "world"), DRAW_ON)
+def test_ranks_of_one_share_draw_alike_in_another_world_or_mesh_if_they_did(
+    results: Results, name: str, how: str, world: int
+) -> None:
+    """They seed by the rank in the mesh of samples, so that a dropout of what each of them has whole is equal."""
+    on = results[f"draws-{name}-{how}-{world}"]
+    assert [min(map(int, drawn)) for drawn in on] == [SAVED_AT] * world, on
+    for step in on[0]:
+        for generator, expected in enumerate(DRAW_ON[name, how, world]):
+            numbers = [drawn[step][generator] for drawn in on]
+            assert [numbers.index(one) for one in numbers] == [expected.index(one) for one in expected], numbers
+
+
+@pytest.mark.parametrize("name", GO_ON)
+def test_ranks_that_share_batches_draw_on_where_they_were_in_the_same_mesh(results: Results, name: str) -> None:
+    """Also from the commit that a run under another root begins with, before its script has made a loader."""
+    for begun, on, again in zip(*(results[f"draws-{name}{which}"] for which in ("", "-on", "-again")), strict=True):
+        assert on == again == {step: drawn for step, drawn in begun.items() if int(step) >= SAVED_AT}
+
+
+def test_a_commit_from_before_the_script_has_made_a_loader_is_seeded_by_shares_once_it_has(results: Results) -> None:
+    """In another world than the one that it continues."""
+    assert results["draws-mesh-mesh-2-again"] == results["draws-mesh-mesh-2"]
 
 
 def test_the_example_of_the_page_ends_as_if_it_had_not_been_interrupted(results: Results) -> None:
@@ -129,7 +205,7 @@ def test_the_example_of_the_page_ends_as_if_it_had_not_been_interrupted(results:
 
 @pytest.mark.parametrize(("name", "how", "world"), PAIRS)
 def test_another_world_restores_what_was_saved(results: Results, name: str, how: str, world: int) -> None:
-    *_, saved = results[f"{name}-left"][0]["saved"].values()
+    saved = results[f"{name}-left"][0]["ended"]
     for found in results[f"{name}-{how}-{world}"]:
         assert found.get("begun") == saved, found
 

@@ -75,6 +75,13 @@ def test_a_step_of_fewer_items_than_one_of_its_losses_is_refused() -> None:
         weigh(torch.ones(()), 3, 2, Solo())
 
 
+class Hearing(ProgressTracker):
+    """As a loader hears of it by its session."""
+
+    def draw_begins(self, source: object) -> None:
+        """Nothing is measured."""
+
+
 def made(kind: type[Loader], name: str, samples: int, progress: ProgressTracker) -> Loader:
     """What the second of four ranks has of a loader with one global batch."""
     plan = SamplingPlan(name, samples, batch=samples)
@@ -85,7 +92,7 @@ def made(kind: type[Loader], name: str, samples: int, progress: ProgressTracker)
 
 @pytest.mark.parametrize("kind", [Evaluation, Loader])
 def test_a_loss_counts_by_its_own_batch_behind_an_evaluation_between_the_two(kind: type[Loader]) -> None:
-    progress = ProgressTracker()
+    progress = Hearing()
     progress.begin_epoch()
     train, valid = made(Loader, "train", 5, progress), made(kind, "valid", 1, progress)
     before = progress.weighted(torch.tensor(1.0))

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import copy
 import gc
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,18 +18,27 @@ from torch import nn
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp._fully_shard import _fsdp_param_group, _fully_shard
+from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather, DefaultReduceScatter
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
+from perdure.checkpoint.boxes import placements_over
+from perdure.group.peers import Alone
 from perdure.group.world import NO_MESSAGE, foreign, has_placeholder, install_placeholder, uninstall
+from perdure.live.liveness import unknown_keeper
+from perdure.loop.run import Run
 from perdure.state import keepers
 from perdure.state.fully_sharded import (
+    _GRAD_DTYPE_SET,
+    COMPILED,
     Resharded,
     elastic_mesh,
     gathers,
     groups,
+    holds_sums,
     infos,
     keeps_others,
     let_go,
@@ -38,6 +52,7 @@ from perdure.state.fully_sharded import (
     unknown,
 )
 from perdure.state.registry import Registry
+from perdure.wire.settings import Settings
 from tests.unit.runtime.session.sharded import Block, Net
 
 WORLD = 4
@@ -78,6 +93,20 @@ def hooked() -> Any:
     return net
 
 
+def changed(change: Callable[[Any], None]) -> Any:
+    net = sharded()
+    change(net)
+    return net
+
+
+class OwnAllGather(DefaultAllGather):
+    pass
+
+
+class OwnReduceScatter(DefaultReduceScatter):
+    pass
+
+
 def shaped(*shape: int) -> Callable[[], Any]:
     return lambda: sharded(mesh=init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard")))
 
@@ -108,6 +137,18 @@ REFUSED: Mapping[str, tuple[Callable[[], Any], str]] = {
             mesh=init_device_mesh("cpu", (1, 2, 2), mesh_dim_names=("pp", "replicate", "shard"))["replicate", "shard"]
         ),
         "a mesh of 3 dimensions",
+    ),
+    "a gathering of its own": (
+        lambda: changed(lambda net: net.set_custom_all_gather(OwnAllGather())),
+        "collectives of the script's own",
+    ),
+    "a reduction of its own": (
+        lambda: changed(lambda net: net.set_custom_reduce_scatter(OwnReduceScatter())),
+        "collectives of the script's own",
+    ),
+    "a group of its own": (
+        lambda: changed(lambda net: net.set_separate_reduce_scatter_group()),
+        "a separate process group",
     ),
     "whole replicas": (lambda: replicate(nn.Linear(4, 4)), "wrap it with session.wrap"),
     "two meshes": (of_two_meshes, "several meshes"),
@@ -290,6 +331,58 @@ def test_another_sharded_model_is_found_and_one_that_the_script_has_dropped_is_n
     assert not keeps_others([student])
 
 
+@pytest.mark.usefixtures("placeholder")
+def test_the_mesh_over_which_torch_tries_a_function_is_not_the_scripts_own() -> None:
+    """torch keeps it for good, so no rank of the process could change any more."""
+    net = sharded()
+    propagator = DTensor._op_dispatcher.sharding_propagator
+    known = {id(mesh) for mesh, _ in keepers.made()}
+    weight = next(net.parameters())
+    propagator.decomp_strategy._fake_meshes.clear()
+    with suppress(RuntimeError):  # a placeholder computes nothing, but torch has laid it out by then
+        nn.functional.huber_loss(weight, weight)
+    assert [mesh for mesh, _ in keepers.made() if id(mesh) not in known], "torch has made none"
+    assert unknown_keeper(lambda: meshes([net])) == ""
+
+
+@pytest.mark.usefixtures("placeholder")
+def test_a_part_of_a_known_mesh_that_is_made_during_the_look_is_not_the_scripts_own() -> None:
+    """The script's thread may make it while another one looks."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    net, made = sharded(mesh=mesh), list[Any]()
+
+    def known() -> list[Any]:
+        found = meshes([net])
+        made.append(mesh["replicate"])
+        return found
+
+    assert unknown_keeper(known) == ""
+    assert made[0] in meshes([net])
+
+
+@pytest.fixture
+def compiler() -> Iterator[None]:
+    """It keeps nothing of the test's."""
+    yield
+    torch._dynamo.reset()
+    gc.collect()
+
+
+@pytest.mark.usefixtures("fake", "compiler")
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # it is torch's compiler that looks
+def test_compiled_code_with_a_dtensor_is_told_as_what_keeps_the_ranks() -> None:
+    """torch's compiler copies the mesh, to compare with it, and the script has made none."""
+    net = parallel(wide=22)
+    for block in net.blocks:
+        block.compile(backend="eager")
+    net(torch.zeros(1, 4, dtype=torch.long)).sum().backward()
+    assert unknown_keeper(lambda: meshes([net])) == COMPILED
+    kept: list[Any] = strays(list(net.parameters()), net.modules())  # the gradients
+    assert {type(one._local_tensor) for one in kept} == {torch.Tensor}
+    own = copy.deepcopy(net.blocks[0].a.weight.device_mesh)
+    assert [why for mesh, why in keepers.made() if mesh is own] == ["a DeviceMesh of the script's own"]
+
+
 def frozen(net: Any) -> None:
     net.blocks[0].requires_grad_(False)
 
@@ -301,13 +394,59 @@ SET: Mapping[str, tuple[str, Callable[[Any], None]]] = {
     "all_reduce_grads": ("model.blocks.1", lambda net: net.blocks[1].set_requires_all_reduce(False)),
     "reshard_after_forward": ("model.blocks.1", lambda net: net.blocks[1].set_reshard_after_forward(False)),
     "_states_to_forward_prefetch": ("model", lambda net: net.set_modules_to_forward_prefetch([net.blocks[0]])),
+    "_states_to_backward_prefetch": ("model", lambda net: net.set_modules_to_backward_prefetch([net.blocks[0]])),
+    "reshard_after_backward": ("model.blocks.0", lambda net: net.set_reshard_after_backward(False)),
+    "unshard_in_backward": ("model", lambda net: net.set_unshard_in_backward(False)),
+    "unshard_async_op": ("model.blocks.1", lambda net: net._set_unshard_async_op(True)),
+    "force_sum_reduction_for_comms": ("model", lambda net: net.set_force_sum_reduction_for_comms(True)),
+    "reduce_scatter_unused_params": ("model.blocks.0", lambda net: net.set_reduce_scatter_unused_params(True)),
+    "reduce_scatter_max_input_buffers": ("model.blocks.0", lambda net: net.set_reduce_scatter_max_input_buffers(2)),
+    "keep_unsharded_storage": ("model.blocks.0", lambda net: net.set_keep_unsharded_storage(True)),
+    "is_last_backward": ("model", lambda net: net.blocks[1].set_is_last_backward(False)),
+    "manual_backward_finalization": ("model", lambda net: net.set_manual_backward_finalization(True)),
 }
+SINCE_2_15 = {"keep_unsharded_storage", "manual_backward_finalization"}
+SEEN_AS = {"_auto_reshard_after_forward": "reshard_after_forward", "post_forward_mesh_info": "reshard_after_forward"}
+IN_THE_WAY = {"_all_gather_comm", "_reduce_scatter_comm", "_all_reduce_hook", "reduce_scatter_process_group"}
+"""What keeps the ranks when a script sets it, so that the reason is told."""
+HARMLESS = {"post_optim_event", "_all_reduce_hook_stream"}
+"""An event for which the next pass waits, and that it forgets; and what counts with the hook alone."""
+
+
+def set_by(method: ast.AST, helpers: Mapping[str, ast.AST]) -> Iterator[str]:
+    """The attributes that it assigns, also through methods of these names."""
+    for node in ast.walk(method):
+        match node:
+            case ast.Attribute(attr=name, ctx=ast.Store()):
+                yield name
+            case ast.Call(func=ast.Attribute(attr=name)) if name in helpers and helpers[name] is not method:
+                yield from set_by(helpers[name], helpers)
+
+
+def setters_of(module: Any, kind: str) -> dict[str, ast.AST]:
+    classes = (one for one in ast.parse(inspect.getsource(module)).body if isinstance(one, ast.ClassDef))
+    methods = next(one.body for one in classes if one.name == kind)
+    found = {one.name: one for one in methods if isinstance(one, ast.FunctionDef)}
+    return {name: one for name, one in found.items() if name.lstrip("_").startswith("set_")}
+
+
+def test_whatever_a_setter_of_fsdp_changes_is_compared_with_a_newcomers_or_in_the_way_of_a_move() -> None:
+    """By torch's own source: a setter that a newer torch adds is found here."""
+    setters = setters_of(_fully_shard, "FSDPModule")
+    helpers = setters | setters_of(_fsdp_param_group, "FSDPParamGroup")
+    by_setter = {name: {*set_by(one, helpers)} for name, one in setters.items() if not name.startswith("_")}
+    assert len(by_setter) >= 20
+    assert [name for name, found in by_setter.items() if not found] == []
+    found = {SEEN_AS.get(one, one) for attributes in by_setter.values() for one in attributes}
+    assert found - SET.keys() - IN_THE_WAY - HARMLESS == set()
 
 
 @pytest.mark.usefixtures("fake")
 @pytest.mark.parametrize("name", SET)
 def test_what_a_script_sets_in_fsdp_is_seen_and_a_pass_changes_none_of_it(name: str) -> None:
     path, change = SET[name]
+    if name in SINCE_2_15 and not hasattr(FSDPModule, f"set_{name}"):
+        pytest.skip(f"this torch has no set_{name}")
     net = sharded()
     before = options({"model": net})
     net(torch.zeros(1, 4, dtype=torch.long))
@@ -315,6 +454,20 @@ def test_what_a_script_sets_in_fsdp_is_seen_and_a_pass_changes_none_of_it(name: 
     change(net)
     after = options({"model": net})
     assert after[path][name] != before[path][name]
+
+
+@pytest.mark.usefixtures("fake")
+@pytest.mark.skipif(not hasattr(FSDPModule, "finalize_backward"), reason="this torch always finishes by itself")
+def test_a_backward_pass_that_the_script_has_to_finish_is_seen() -> None:
+    net: Any = sharded()
+    net.set_manual_backward_finalization(True)
+    assert not holds_sums([net])
+    net(torch.zeros(1, 4, dtype=torch.long)).sum().backward()
+    assert holds_sums([net])
+    handle = net.finalize_backward(async_op=True)
+    assert holds_sums([net])
+    handle.wait()
+    assert not holds_sums([net])
 
 
 @pytest.mark.usefixtures("placeholder")
@@ -341,6 +494,7 @@ def test_a_model_that_got_or_replaced_a_parameter_needs_other_shards() -> None:
     assert not made.fits([net])
 
 
+@pytest.mark.skipif(not hasattr(torch.Tensor, _GRAD_DTYPE_SET), reason="FSDP2 does not keep it before torch 2.15")
 @pytest.mark.usefixtures("placeholder")
 def test_gradients_have_the_type_at_another_size_that_the_script_has_given_them() -> None:
     net: Any = nn.Linear(4, 4, dtype=torch.bfloat16)
@@ -348,12 +502,55 @@ def test_gradients_have_the_type_at_another_size_that_the_script_has_given_them(
         parameter.grad_dtype = torch.float32
     fully_shard(net, mesh=init_device_mesh("cpu", (WORLD,)))
     made = Resharded([net], rank=1, world=6)
-    memories = [(part, made.memory_for(part)[0]) for part in net.parameters()]
+    memories = [(part, made.placed(part, made.room_for(part).memory())[0]) for part in net.parameters()]
     uninstall()
     install_placeholder(rank=1, world=6)
     take_groups([net])
     made.install(memories)
     assert [one.sharded_grad_dtype for one in params_of(net)] == [torch.float32] * 2
+
+
+@pytest.mark.usefixtures("placeholder")
+@pytest.mark.parametrize("keeps", [True, False])
+@pytest.mark.parametrize("world", [WORLD, 6])
+def test_gradients_that_a_script_keeps_are_zeros_after_a_move(*, world: int, keeps: bool) -> None:
+    """An optimizer steps by them: AdamW decays a layer that the next step leaves out. Others are dropped."""
+    net = sharded()
+    registry = Registry()
+    registry.add("model", net)
+    made = Resharded([net], rank=1, world=world)
+    for _ in range(2):
+        for one in net.blocks.parameters():
+            one.grad = one.grad if keeps and one.grad is not None else torch.ones_like(one)
+        registry.note_gradients()
+    uninstall()
+    install_placeholder(rank=1, world=world)
+    with registry.zeroing_gradients():
+        take_groups([net])
+        if world != WORLD:
+            made.install([(one, made.placed(one, made.room_for(one).memory())[0]) for one in net.parameters()])
+    used = list(net.blocks.parameters())
+    if keeps:
+        assert [described(one.grad) for one in used] == [(*described(one)[:-1], False) for one in used]
+        assert not any(one.grad.to_local().any() for one in used)
+    else:
+        assert [one.grad for one in used] == [None] * len(used)
+    assert net.embedding.weight.grad is None
+
+
+@pytest.mark.usefixtures("placeholder")
+def test_a_move_is_no_sign_that_the_script_drops_gradients() -> None:
+    net = sharded()
+    registry = Registry()
+    registry.add("model", net)
+    for moves in (True, False, False):
+        for one in net.parameters():
+            one.grad = one.grad if one.grad is not None else torch.ones_like(one)
+        registry.note_gradients()
+        if moves:
+            with registry.zeroing_gradients():
+                take_groups([net])
+    assert registry.state(None).objects["model"]["gradients"]
 
 
 @pytest.mark.usefixtures("placeholder")
@@ -382,10 +579,10 @@ def test_a_training_that_has_ended_keeps_no_group(shape: tuple[int, ...]) -> Non
         net.embedding.weight.full_tensor()
 
 
-def parallel() -> Any:
+def parallel(pair: int = 2, *, wide: int = 23) -> Any:
     """Tensor parallelism in pairs of ranks, and FSDP2 over it."""
-    mesh = init_device_mesh("cpu", (dist.get_world_size() // 2, 2), mesh_dim_names=("dp", "tp"))
-    net = Net(23)
+    mesh = init_device_mesh("cpu", (dist.get_world_size() // pair, pair), mesh_dim_names=("dp", "tp"))
+    net = Net(wide)
     for block in net.blocks:
         parallelize_module(block, mesh["tp"], split(), src_data_rank=None)
         fully_shard(block, mesh=mesh["dp"])
@@ -396,7 +593,14 @@ def replicated() -> Any:
     return shaped(dist.get_world_size() // 2, 2)()
 
 
-KINDS: Mapping[str, Callable[[], Any]] = {"fsdp": sharded, "hsdp": replicated, "tp": parallel}
+def grouped() -> Any:
+    """Blocks that are gathered together."""
+    net, mesh = Net(23), init_device_mesh("cpu", (dist.get_world_size(),))
+    fully_shard([*net.blocks], mesh=mesh)
+    return fully_shard(net, mesh=mesh)
+
+
+KINDS: Mapping[str, Callable[[], Any]] = {"fsdp": sharded, "hsdp": replicated, "tp": parallel, "grouped": grouped}
 
 
 @pytest.mark.usefixtures("placeholder")
@@ -420,7 +624,7 @@ def test_no_note_of_a_mesh_of_two_dimensions_keeps_a_group_that_was_there_before
     [
         ("fsdp", 0, 3), ("fsdp", 2, 3), ("fsdp", 5, 7), ("fsdp", 1, 2),
         ("hsdp", 0, 2), ("hsdp", 3, 4), ("hsdp", 6, 8), ("hsdp", 3, 6),
-        ("tp", 0, 2), ("tp", 3, 4), ("tp", 6, 8), ("tp", 5, 6),
+        ("tp", 0, 2), ("tp", 3, 4), ("tp", 6, 8), ("tp", 5, 6), ("grouped", 1, 3),
     ],
 )  # fmt: skip
 def test_a_model_of_another_size_is_what_torch_shards_at_that_size(kind: str, rank: int, world: int) -> None:
@@ -435,7 +639,8 @@ def test_a_model_of_another_size_is_what_torch_shards_at_that_size(kind: str, ra
     assert strays(parts[1:], [net]) == [parts[0]]
     before, kept_meshes = [described(part) for part in parts], keepers.made()
     made_anew = Resharded([net], rank=rank, world=world)
-    memories = [(part, made_anew.memory_for(part)[0]) for part in parts]
+    assert made_anew.fits([net])
+    memories = [(part, made_anew.placed(part, made_anew.room_for(part).memory())[0]) for part in parts]
     assert [described(part) for part in parts] == before, "nothing is changed yet"
     assert [one for one in keepers.made() if not any(one[0] is mesh for mesh, _ in kept_meshes)] == []
     uninstall()
@@ -452,6 +657,58 @@ def test_a_model_of_another_size_is_what_torch_shards_at_that_size(kind: str, ra
     assert facts(net) == facts(fresh)
     assert [noted(info) for info in infos([net])] == [noted(info) for info in infos([fresh])]
     assert [mesh.get_coordinate() for mesh in meshes([net])] == [mesh.get_coordinate() for mesh in meshes([fresh])]
+
+
+@pytest.mark.usefixtures("placeholder")
+def test_what_lies_over_a_part_of_a_mesh_lies_over_all_of_it_also_if_that_part_has_all_ranks() -> None:
+    """As with a script's `--tp 1`."""
+    net = parallel(1)
+    assert None not in [placements_over(one, elastic_mesh([net])) for one in net.parameters()]
+
+
+@pytest.mark.usefixtures("fake")
+def test_each_rank_shards_again_at_a_boundary_whether_it_takes_a_snapshot_there_or_not(tmp_path: Path) -> None:
+    """A pass without gradients leaves the outermost part whole. If some ranks did not, the next one would gather it on
+    the others alone."""
+    run = Run(Settings(tmp_path.as_uri(), uid="u", run=1, rank=1, world=WORLD))
+    run.peers, net = Alone(1, WORLD), sharded()
+    run.registry.add("model", net)
+    net.unshard()
+    assert not run.images.wanted
+    run.images.reach_safe_point()
+    assert all(isinstance(one, DTensor) for one in net.parameters())
+
+
+@pytest.mark.usefixtures("placeholder")
+def test_new_shards_are_where_the_old_ones_are() -> None:
+    with torch.device("meta"):
+        net = without_own(init_device_mesh("cpu", (WORLD,)))
+    made = Resharded([net], rank=1, world=6)
+    assert {made.room_for(part).memory().device.type for part in net.parameters()} == {"meta"}
+
+
+@pytest.mark.usefixtures("placeholder")
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_torch_knows_of_another_rank_in_an_equal_mesh_is_forgotten(kind: str) -> None:
+    """A member may be rank 1 of 4, then 1 of 2, then 2 of 4. torch remembers the shapes of parts by meshes, and the
+    first mesh and the last one compare equal."""
+    net = KINDS[kind]()
+    before = [made_by_torch(part) for part in net.parameters()]
+    for rank, world in ((1, 2), (2, 4)):
+        made = Resharded([net], rank=rank, world=world)
+        memories = [(part, made.placed(part, made.room_for(part).memory())[0]) for part in net.parameters()]
+        uninstall()
+        install_placeholder(rank=rank, world=world)
+        take_groups([net])
+        made.install(memories)
+    after = [made_by_torch(part) for part in net.parameters()]
+    assert after == [tuple(part.to_local().shape) for part in net.parameters()]
+    assert after != before, "the ranks hold parts of other sizes, or this shows nothing"
+
+
+def made_by_torch(part: Any) -> tuple[int, ...]:
+    """The shape of this rank's part of a new tensor, which torch works out once for a mesh."""
+    return tuple(part.new_zeros(part.shape).to_local().shape)
 
 
 @pytest.mark.usefixtures("placeholder")

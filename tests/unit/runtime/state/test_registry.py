@@ -67,6 +67,21 @@ def stored(state: RankState) -> RankState:
     return RankState(shared, replicated, decode(encode(dict(state.objects))))
 
 
+@pytest.mark.skipif(not hasattr(torch.Tensor, "grad_dtype"), reason="not before torch 2.15")
+def test_restored_gradients_of_zeros_have_the_type_that_the_script_has_given_them() -> None:
+    registries = [Registry(), Registry()]
+    nets = [nn.Linear(2, 2, bias=False, dtype=torch.bfloat16) for _ in registries]
+    for registry, net in zip(registries, nets, strict=True):
+        net.weight.grad_dtype = torch.float32
+        registry.add("net", net)
+    nets[0].weight.grad = torch.zeros(2, 2)
+    for _ in range(2):
+        registries[0].note_gradients()
+    registries[1].load(stored(registries[0].state(None)))
+    assert nets[1].weight.grad is not None
+    assert nets[1].weight.grad.dtype == torch.float32
+
+
 @pytest.mark.parametrize("make", [make for _, make in OPTIMIZERS], ids=[name for name, _ in OPTIMIZERS])
 @pytest.mark.parametrize("steps", [0, 3])
 def test_training_goes_on_from_a_checkpoint_as_if_nothing_had_happened(

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import pytest
 import torch
@@ -20,8 +22,9 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from perdure.checkpoint import boxes
 from perdure.checkpoint.checkpointer import Checkpointer
-from perdure.checkpoint.stage import layout, share_of
+from perdure.checkpoint.stage import layout, share_of, stage, stage_own
 from perdure.errors import UserError
+from perdure.layout import sharding
 from perdure.layout.box import Box
 from perdure.loop.telemetry.timings import Timings
 from perdure.loop.telemetry.trace import NoTrace
@@ -166,6 +169,78 @@ def test_a_tensor_without_elements_and_one_without_dimensions_have_one_box_that_
         (one,) = boxes.held(tensor)
         assert one.box == Box.whole(tensor.shape)
         assert boxes.holders(tensor) == {one.box: (0, 1, 2, 3)}
+
+
+def test_while_no_mesh_changes_each_is_read_once_and_no_tensor_is_kept_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch needs a quarter of a millisecond for a mesh. A tensor that lived on would be one of the script's own."""
+    mesh, reads = init_device_mesh("cpu", (4,)), list[DeviceMesh]()
+    own: Any = vars(DeviceMesh)["mesh"]
+
+    def read(self: DeviceMesh) -> Tensor:
+        reads.append(self)
+        found: Tensor = own.fget(self)
+        return found
+
+    monkeypatch.setattr(DeviceMesh, "mesh", property(read))
+    with boxes.meshes_stay():
+        kept = [placed(torch.ones(2, 3), Shard(0), mesh=mesh) for _ in range(3)]
+        reads.clear()
+        for tensor in kept:
+            boxes.refuse("net.weight", tensor)
+            assert [one.box for one in boxes.held(tensor)] == [Box((2, 0), (2, 3))]
+        assert len(reads) == 1
+        dropped = ref(kept.pop())
+        del tensor
+        assert dropped() is None
+
+
+def test_a_tensor_that_has_the_memory_of_an_earlier_one_is_not_taken_for_it() -> None:
+    mesh, ids = init_device_mesh("cpu", (4,)), set[int]()
+    with boxes.meshes_stay():
+        for number in range(100):
+            tensor = placed(torch.ones(2), (Shard(0), Replicate())[number % 2], mesh=mesh)
+            assert boxes.split_dimensions(tensor) == 1 - number % 2
+            assert boxes.layout_of(tensor).placements == ((sharding.Shard(0), sharding.Replicate())[number % 2],)
+            ids.add(id(tensor))
+            del tensor
+    assert len(ids) < 100
+
+
+def test_a_hand_over_has_what_a_commit_holds_beside_its_tensors_and_refuses_the_same() -> None:
+    state = registry(net=nn.Linear(2, 2)).state({"own": 3})
+    for rank in (0, 1):
+        whole, rest = stage(state, rank, 4), stage_own(state, rank, 4)
+        assert (rest.rank, rest.world, rest.state, rest.objects) == (rank, 4, whole.state, whole.objects)
+    odd = replace(state, shared={"net.weight": placed(torch.ones(3), Shard(0), shape=(6,))})
+    for staged in (stage, stage_own):
+        with pytest.raises(UserError, match="where its placements say"):
+            staged(odd, 1, 4)
+
+
+def test_after_a_warm_up_torch_knows_each_operation_of_a_restore_and_no_value_has_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    net = nn.Linear(8, 8)
+    fully_shard(net, mesh=init_device_mesh("cpu", (4,)))
+    held = registry(net=net)
+    state = held.state(None)
+    before = {name: boxes.local(tensor).clone() for name, tensor in state.shared.items()}
+    propagator: Any = DTensor._op_dispatcher.sharding_propagator
+    work_out, worked_out = propagator.propagate_op_sharding_non_cached, list[str]()
+
+    def recorded(schema: Any) -> Any:
+        worked_out.append(str(schema.op))
+        return work_out(schema)
+
+    monkeypatch.setattr(propagator, "propagate_op_sharding_non_cached", recorded)
+    propagator.propagate_op_sharding.cache_clear()
+    torch._C._clear_DTensor_sharding_propagator_cache()
+    held.warm_up()
+    assert {"aten.detach.default", "aten.copy_.default"} <= set(worked_out)
+    worked_out.clear()
+    held.load(state)
+    assert worked_out == []
+    assert all(torch.equal(before[name], boxes.local(tensor)) for name, tensor in state.shared.items())
 
 
 def test_ranks_with_the_same_boxes_have_the_same_part_of_a_model() -> None:

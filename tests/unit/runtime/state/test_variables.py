@@ -40,3 +40,12 @@ def test_variables_and_their_attributes_have_names_and_are_not_kept_alive() -> N
 
 def test_the_copy_that_a_script_has_asked_for_is_left_as_it_was() -> None:
     assert asking() == {"script_rate": 0.1}
+
+
+def test_what_the_interpreter_sets_in_a_module_is_none_of_the_scripts_variables() -> None:
+    found: list[str] = []
+    script: dict[str, Any] = {"__name__": "script", "variables": variables, "found": found}
+    script["script_dice"] = torch.Generator()
+    script |= {"__loader__": Holder(), "__spec__": Holder(), "__builtins__": {"list": list, "held": Holder()}}
+    exec(compile("found += [name for name, _ in variables()]", "script.py", "exec"), script)  # noqa: S102
+    assert [name for name in found if name.endswith("dice")] == ["script_dice"]

@@ -24,10 +24,10 @@ from e2e.cluster.pki import Pki
 from e2e.harness.local_s3 import S3Server
 from perdure.checkpoint.download import read_blocks
 from perdure.checkpoint.manifest import ShardObject
-from perdure.errors import StorageError, UserError
+from perdure.errors import StorageError, StorageRefused, UserError
 from perdure.log.entry import checksum
 from perdure.log.objects import fetch
-from perdure.store import KeyExists, Store, clients, open_store, s3
+from perdure.store import KeyExists, Store, clients, open_store, retries, s3
 from perdure.wire import Env
 from tests.support.undrawn import undrawn
 from tests.unit.runtime.store.conftest import BUCKET
@@ -302,8 +302,9 @@ class Cutting(BaseHTTPRequestHandler):
         """Says nothing."""
 
 
-def test_an_answer_that_breaks_off_is_the_stores_trouble_and_no_damage() -> None:
+def test_an_answer_that_breaks_off_is_the_stores_trouble_and_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
     """A restore that took it for damage would skip the newest commit."""
+    monkeypatch.setattr(retries, "WAITS", (0.0,))
     block = checksum(bytes(CUT_BYTES))
     shard = ShardObject("shard", CUT_BYTES, block, CUT_BYTES, (block,), ())
     with served_by(Cutting) as (store, _):
@@ -317,6 +318,114 @@ def test_an_answer_that_breaks_off_is_the_stores_trouble_and_no_damage() -> None
         for read in reads:
             with pytest.raises(StorageError, match="cannot read"):
                 read()
+
+
+class Busy(BaseHTTPRequestHandler):
+    """Gives the statuses of its script to parts and to the end of an upload, then takes everything. Of an object it
+    sends so many bytes of what is asked for as the script says, and hangs up if that is not all."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        words = ("InitiateMultipartUploadResult", "<UploadId>1</UploadId>") if "uploads" in self.path else ("Done", "")
+        status = 200 if "uploads" in self.path else self._next(200)
+        self._answer(status, f"<{words[0]}>{words[1]}</{words[0]}>".encode() if status == 200 else b"")
+
+    def do_PUT(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self._answer(self._next(200), b"")
+
+    def do_DELETE(self) -> None:
+        self._answer(204, b"")
+
+    def do_GET(self) -> None:
+        first, last = map(int, self.headers["Range"].removeprefix("bytes=").split("-"))
+        data = OBJECT[first : last + 1]
+        sent = self._next(len(data))
+        if sent >= 500 and sent < 600:
+            self._answer(sent, b"")
+            return
+        self.send_response(206)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data[:sent])
+        self.close_connection = sent < len(data)
+
+    def _next(self, usual: int) -> int:
+        script: list[int] = self.server.script  # type: ignore[attr-defined]
+        return script.pop(0) if script else usual
+
+    def _answer(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("ETag", '"1"')
+        if status != 204:
+            self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Says nothing."""
+
+
+OBJECT = bytes(range(256)) * (4 * s3.LARGE_BYTES // 256)
+PIECES = (s3.LARGE_BYTES, 700, s3.LARGE_BYTES + 1, 0)
+"""Bytes after which a connection breaks, one after another."""
+
+
+@contextmanager
+def busy(*script: int) -> Iterator[tuple[Store, list[int]]]:
+    with served_by(Busy) as (store, server):
+        left = server.script = list(script)  # type: ignore[attr-defined]
+        yield store, left
+
+
+def test_a_part_that_a_busy_server_refuses_twice_is_sent_again_and_not_the_whole_object(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A checkpoint of an hour's upload began anew for one of them."""
+    monkeypatch.setattr(retries, "WAITS", (0.0, 0.0))
+    monkeypatch.setattr(s3, "PARTS_AT_ONCE", 1)
+    data = bytes(2 * s3.PART_BYTES + 1)
+    with undrawn(), busy(200, 503, 503, 500, 503) as (store, left):
+        store.put("big", data)
+        assert left == []
+    with busy(200, 200, 200, 503, 503, 503) as (store, left):
+        store.put("big", data)
+        assert left == []
+    with busy(*[503] * 6) as (store, left):
+        with pytest.raises(StorageError, match="the same call may succeed later"):
+            store.put("big", data)
+        assert left == []
+
+
+@pytest.mark.parametrize("script", [PIECES, (503, 503, s3.LARGE_BYTES, 503, 503), ()], ids=["cut", "busy", "well"])
+def test_a_range_whose_connection_breaks_goes_on_where_it_broke(
+    monkeypatch: pytest.MonkeyPatch, script: tuple[int, ...]
+) -> None:
+    monkeypatch.setattr(retries, "WAITS", (0.0, 0.0))
+    buffer = bytearray(len(OBJECT) - 7)
+    with busy(*script) as (store, left):
+        assert store.get_into("big", memoryview(buffer), start=7) == len(buffer)
+        assert left == []
+    assert bytes(buffer) == OBJECT[7:]
+
+
+def test_a_range_that_does_not_move_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retries, "WAITS", (0.0, 0.0))
+    with busy(s3.LARGE_BYTES, 700, 700, 0) as (store, left):
+        with pytest.raises(StorageError, match="cannot read big"):
+            store.get_into("big", memoryview(bytearray(len(OBJECT))))
+        assert left == [0]
+
+
+def test_a_refusal_that_stays_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retries, "WAITS", (3600.0,))
+    monkeypatch.setattr(s3, "PARTS_AT_ONCE", 1)
+    with busy(403, 200) as (store, left):
+        with pytest.raises(StorageRefused):
+            store.put("big", bytes(s3.PART_BYTES + 1))
+        assert left == [200]
 
 
 class Slow(BaseHTTPRequestHandler):

@@ -24,6 +24,7 @@ from perdure.wire import (
     Standby,
     Train,
 )
+from perdure.wire.account import RunAccount
 
 whole = st.integers(0, 10**9)
 runs = st.integers(1, 10**9)
@@ -61,6 +62,7 @@ outcomes = st.builds(
     rescue=st.none() | st.builds(Rescue, run=st.integers(1, 10**9), steps=st.integers(1, 10**9), of=whole),
     begun=st.lists(st.builds(Beginning, run=runs, step=whole, of=whole, reached=whole), max_size=4).map(tuple),
     skipped_commit=st.none() | st.builds(SkippedCommit, run=runs, steps=whole, why=st.text("why ", max_size=40)),
+    accounts=st.just(()) | st.builds(RunAccount, run=runs, began=whole, step=whole).map(lambda one: (one,)),
 )  # fmt: skip
 
 TRAIN: dict[str, Any] = {"v": VERSION, "run": 2, "rank": 1, "world": 4, "master": "10.0.0.1:29500"}

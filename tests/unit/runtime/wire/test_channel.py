@@ -5,13 +5,16 @@ import os
 import select
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from perdure.wire import (
+    LARGEST,
     AttemptRecord,
     CommitRef,
     ErrorKind,
@@ -23,6 +26,7 @@ from perdure.wire import (
     Train,
     channel,
 )
+from perdure.wire.account import CAUSES, RunAccount
 from perdure.wire.channel import (
     Attached,
     CommitDone,
@@ -50,8 +54,9 @@ from perdure.wire.channel import (
     write_request,
     write_unwound,
 )
-from perdure.wire.report import DeathCost, Standing, TrainerPhase
+from perdure.wire.report import VALUES_KEPT, DeathCost, Standing, TrainerPhase
 from perdure.wire.truncation import CUT
+from tests.support.hints import HINTS
 
 whole = st.integers(0, 10**9)
 commits = st.builds(CommitRef, seq=whole, step=whole)
@@ -79,8 +84,10 @@ reports: st.SearchStrategy[TrainerReport] = st.one_of(
         Figures, phase=st.sampled_from(TrainerPhase), samples_per_second=st.none() | st.floats(0, 1e6),
         progress=st.none() | st.floats(0, 1), remaining_seconds=st.none() | st.floats(0, 1e9),
         death_cost=st.none() | st.sampled_from(DeathCost), death_steps=st.none() | whole,
+        own_share=st.none() | st.floats(0, 1), batch=st.none() | whole, scaling=st.none() | st.just(HINTS),
     ),
-    st.builds(Hangs, seconds=st.none() | st.floats(0, 1e6), place=st.none() | st.sampled_from(Standing)),
+    st.builds(Hangs, seconds=st.none() | st.floats(0, 1e6), place=st.none() | st.sampled_from(Standing),
+              may_be_work=st.booleans()),
     st.builds(
         Exiting, outcome=st.sampled_from(ExitKind), step=whole, commit=st.none() | commits, opened=whole,
         seconds=st.dictionaries(st.text(max_size=9), st.floats(0, 1e6), max_size=5), error=st.none() | failures,
@@ -116,6 +123,31 @@ class TestReports:
         line = os.read(pipe[0], 65536)
         assert line.count(b"\n") == 1
         assert read_report(line) == report
+
+    def test_the_longest_figures_are_one_line_of_one_piece(self, pipe: tuple[int, int]) -> None:
+        most = 1.2345678901234567e-300
+        values = {f"{'x' * 31}{number}": most for number in range(VALUES_KEPT)}
+        seconds: dict[str, Any] = dict.fromkeys(CAUSES, float(LARGEST))
+        accounts = (RunAccount(7, LARGEST, LARGEST, unsaved_steps=LARGEST, joined=True, **seconds),) * 2
+        numbers = (most,) * 6
+        full = Figures(
+            TrainerPhase.HANDING_OVER, *numbers, DeathCost.UNTIL_MIRRORED, LARGEST, most, most, False, values, accounts,
+            batch=LARGEST, scaling=HINTS,
+        )  # fmt: skip
+        write_report(pipe[1], full)
+        line = os.read(pipe[0], 65536)
+        assert len(line) <= select.PIPE_BUF
+        found = read_report(line)
+        assert isinstance(found, Figures)
+        assert (found.batch, found.scaling) == (LARGEST, HINTS)
+
+    def test_a_script_that_chooses_its_own_batch_writes_the_same_line_as_ever(self, pipe: tuple[int, int]) -> None:
+        write_report(pipe[1], Figures())
+        assert not {"batch", "scaling"} & json.loads(os.read(pipe[0], 65536)).keys()
+
+    def test_hints_that_no_reader_takes_are_left_out_of_a_line(self, pipe: tuple[int, int]) -> None:
+        write_report(pipe[1], Figures(scaling=replace(HINTS, alpha=float("nan"))))
+        assert read_report(os.read(pipe[0], 65536)) == Figures()
 
     @given(name=st.text(max_size=3000), tail=st.text(max_size=9000))
     @example("", "😀" * 5000)

@@ -11,13 +11,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from perdure.wire import LARGEST, ContractError, UnsupportedVersion
+from perdure.wire.account import RunAccount
 from perdure.wire.report import (
-    AWAITED_KEPT,
     CHANNEL_BYTES,
     REASON_CHARACTERS,
     REPORT_BYTES,
+    VALUE_NAME,
+    VALUES_KEPT,
     Channel,
     DeathCost,
+    HandoverAct,
     Report,
     ReportAnswer,
     Standing,
@@ -29,6 +32,8 @@ from perdure.wire.report import (
     write_channel,
     write_report,
 )
+from perdure.wire.scaling import LARGEST_COUNT, ScalingHints, write_scaling
+from tests.support.hints import HINTS
 
 START = "0123456789abcdef" * 2
 naturals = st.none() | st.integers(0, LARGEST)
@@ -38,10 +43,16 @@ reports = st.builds(
     phase=st.none() | st.sampled_from(TrainerPhase), run=naturals, rank=naturals, step=naturals, epoch=naturals,
     samples_per_second=amounts, step_seconds=amounts, commit_step=naturals, commit_at=amounts,
     save_stall_seconds=amounts, store_failing_since=amounts, store_why=st.text(max_size=400),
-    awaited=st.lists(st.integers(0, LARGEST), max_size=20).map(tuple), required_grace_seconds=amounts,
+    required_grace_seconds=amounts,
     live=st.none() | st.booleans(), live_why=st.text(max_size=400), remaining_seconds=amounts,
     progress=st.none() | st.sampled_from([0.0, 0.125, 1.0]), death_cost=st.none() | st.sampled_from(DeathCost),
     death_steps=naturals, hangs_since=amounts, hangs_in=st.none() | st.sampled_from(Standing),
+    hang_may_be_work=st.none() | st.booleans(), watched=st.none() | st.booleans(),
+    own_share=st.none() | st.sampled_from([0.0, 0.125, 1.0]),
+    data_share=st.none() | st.sampled_from([0.0, 0.125, 1.0]), handover_act=st.none() | st.sampled_from(HandoverAct),
+    values=st.dictionaries(st.from_regex(VALUE_NAME, fullmatch=True), st.integers(-999, 999).map(lambda n: n / 8)),
+    batch=naturals, scaling=st.none() | st.just(HINTS),
+    accounts=st.just(()) | st.just((RunAccount(6, 0, 8, productive=1.5), RunAccount(7, 8, 9, live=True, data=0.25))),
 )  # fmt: skip
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -49,12 +60,27 @@ anything = st.recursive(
     max_leaves=6,
 )
 MOST = LARGEST - 0.25
+FULL_ACCOUNT = RunAccount(
+    *(LARGEST, LARGEST, LARGEST, True, MOST, MOST, MOST, MOST, MOST, MOST, MOST, MOST, MOST, MOST),
+    unsaved_steps=LARGEST,
+    joined=True,
+)
+FULL_HINTS = ScalingHints(
+    *(LARGEST_COUNT, LARGEST_COUNT, LARGEST_COUNT, LARGEST_COUNT, False),
+    *(1.23456e-300, 1.23456e-300, 1.23456e-300, 1.23456e-300, 1.23456e-300, 1.23456e-300, 1.23456e-300),
+    LARGEST_COUNT,
+)
 FULLEST = Report(
     "f" * 64, LARGEST, TrainerPhase.HANDING_OVER, run=LARGEST, rank=LARGEST, step=LARGEST, epoch=LARGEST,
     samples_per_second=MOST, step_seconds=MOST, commit_step=LARGEST, commit_at=MOST, save_stall_seconds=MOST,
-    store_failing_since=MOST, store_why="\U0001f525" * 400, awaited=(LARGEST,) * 20, required_grace_seconds=MOST,
+    store_failing_since=MOST, store_why="\U0001f525" * 400, required_grace_seconds=MOST,
     live=False, live_why="\U0001f525" * 400, progress=0.123, remaining_seconds=MOST,
     death_cost=DeathCost.UNTIL_MIRRORED, death_steps=LARGEST, hangs_since=MOST, hangs_in=Standing.WAITS_FOR_RANKS,
+    hang_may_be_work=False, watched=False, own_share=0.123,
+    data_share=0.123, handover_act=HandoverAct.CONNECTING,
+    values={f"{'x' * 31}{number}": -1.23456e-300 for number in range(9)},
+    accounts=(FULL_ACCOUNT, FULL_ACCOUNT),
+    batch=LARGEST, scaling=FULL_HINTS,
 )  # fmt: skip
 """The longest that can be written."""
 
@@ -66,26 +92,51 @@ def test_a_written_report_is_read_and_no_longer_than_allowed(report: Report) -> 
     found = read_report(text)
     assert len(text) <= REPORT_BYTES
     assert write_report(found) == text
-    assert replace(found, store_why="", live_why="", awaited=()) == replace(
-        report, store_why="", live_why="", awaited=()
-    )
-    assert found.awaited == report.awaited[:AWAITED_KEPT]
+    cut: dict[str, Any] = {"store_why": "", "live_why": "", "values": {}, "accounts": ()}
+    assert replace(found, **cut) == replace(report, **cut)
+    assert found.accounts == report.accounts[len(report.accounts) - len(found.accounts) :]
+    assert list(found.values.items()) == list(report.values.items())[: len(found.values)]
+    assert len(found.values) == min(VALUES_KEPT, len(report.values)) or len(text) > REPORT_BYTES - 52
 
 
 @given(
     st.dictionaries(st.sampled_from(["step", "epoch", "commit_step"]), st.integers()),
     st.dictionaries(st.sampled_from(["samples_per_second", "remaining_seconds", "progress"]), st.floats()),
-    st.lists(st.integers(), max_size=3).map(tuple),
 )
-@example({"step": LARGEST + 1}, {"remaining_seconds": 3e19}, ())
-@example({}, {"samples_per_second": float("nan")}, (-1, 5))
-def test_numbers_that_no_reader_takes_are_left_out(
-    counts: dict[str, Any], figures: dict[str, Any], awaited: tuple[int, ...]
-) -> None:
-    found = read_report(write_report(Report(START, 1, TrainerPhase.TRAINING, awaited=awaited, **counts, **figures)))
+@example({"step": LARGEST + 1}, {"remaining_seconds": 3e19})
+@example({}, {"samples_per_second": float("nan")})
+def test_numbers_that_no_reader_takes_are_left_out(counts: dict[str, Any], figures: dict[str, Any]) -> None:
+    found = read_report(write_report(Report(START, 1, TrainerPhase.TRAINING, **counts, **figures)))
     assert found.phase is TrainerPhase.TRAINING
     assert all(getattr(found, name) == (value if 0 <= value <= LARGEST else None) for name, value in counts.items())
-    assert found.awaited == tuple(rank for rank in awaited if 0 <= rank <= LARGEST)
+
+
+def test_where_there_is_no_room_for_all_the_older_account_gives_way_first() -> None:
+    long: dict[str, Any] = {"store_why": "x" * REASON_CHARACTERS, "live_why": "\u00fc" * REASON_CHARACTERS}
+    values = {f"{'x' * 31}{number}": -1.23456e-300 for number in range(VALUES_KEPT)}
+    report = Report(
+        START, 1, scaling=HINTS, values=values, accounts=(replace(FULL_ACCOUNT, run=7), FULL_ACCOUNT), **long
+    )
+    found = read_report(write_report(report))
+    assert (found.scaling, found.values, found.accounts) == (HINTS, values, (FULL_ACCOUNT,))
+
+
+def test_hints_that_no_reader_takes_are_not_written() -> None:
+    unknown = Report(START, 1, scaling=replace(HINTS, alpha=float("nan")))
+    assert "scaling" not in json.loads(write_report(unknown))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"alpha": float("nan")}, {"beta": float("inf")}, {"c_out": -0.1}, {"noise": None}, {"profiled": 0},
+        {"most_batch": 2**31 + 1}, {"initial_batch": 8192}, {"accumulates": 1}, {"alpha": 0, "beta": 0},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_hints_with_one_number_out_of_its_range_are_no_hints_and_the_report_counts(wrong: dict[str, Any]) -> None:
+    body = {"v": 1, "start": START, "sequence": 7, "step": 5, "scaling": {**(write_scaling(HINTS) or {}), **wrong}}
+    assert read_report(json.dumps(body)) == Report(START, 7, None, step=5)
 
 
 @given(st.dictionaries(st.sampled_from(list(json.loads(write_report(FULLEST)))), anything))
@@ -112,10 +163,9 @@ def test_whatever_a_container_sends_is_a_report_that_can_be_written_again_or_an_
         {"step_seconds": float("inf")},
         {"step_seconds": -0.1},
         {"step_seconds": "1"},
-        {"awaited": "0-3"},
-        {"awaited": [-1]},
         {"store_why": 5},
         {"live": "no"},
+        {"values": [1]},
     ],
     ids=str,
 )
@@ -125,9 +175,31 @@ def test_a_value_that_no_agent_writes_makes_a_report_unreadable(body: dict[str, 
 
 
 def test_a_phase_and_a_field_of_a_newer_agent_leave_the_rest_readable() -> None:
-    words = {"phase": "dreaming", "dreams": 3, "death_cost": "a dream"}
+    words = {"phase": "dreaming", "dreams": 3, "death_cost": "a dream", "handover_act": "dreaming"}
     text = json.dumps({"v": 1, "start": START, "sequence": 7, "step": 5, **words})
     assert read_report(text) == Report(START, 7, None, step=5)
+
+
+@pytest.mark.parametrize("writes", ["an agent", "a container"])
+def test_of_a_scripts_values_only_finite_numbers_with_short_plain_names_are_reported(writes: str) -> None:
+    values = {
+        "loss": 0.123456789, "eval/f1.macro-x": -3, "huge": 1e300, "": 1, "learning rate": 1, "loss\n": 1, "l\u00f6": 1,
+        "x" * 33: 1, "[red]": 1, "text": "0.5", "good": True, "none": None, "nan": float("nan"), "inf": float("inf"),
+        "beyond": 10**400,
+    }  # fmt: skip
+    text = json.dumps({"v": 1, "start": START, "sequence": 1, "values": values})
+    if writes == "an agent":
+        text = write_report(Report(START, 1, TrainerPhase.TRAINING, values=values))  # type: ignore[arg-type]
+    assert read_report(text).values == {"loss": 0.123457, "eval/f1.macro-x": -3, "huge": 1e300}
+
+
+@pytest.mark.parametrize("writes", ["an agent", "a container"])
+def test_of_many_values_the_first_are_reported(writes: str) -> None:
+    values = {f"of_class_{number}": number / 2 for number in range(100)}
+    text = json.dumps({"v": 1, "start": START, "sequence": 1, "values": values})
+    if writes == "an agent":
+        text = write_report(Report(START, 1, TrainerPhase.TRAINING, values=values))
+    assert list(read_report(text).values) == list(values)[:VALUES_KEPT]
 
 
 @pytest.mark.parametrize("writes", ["an agent", "a container"])

@@ -27,6 +27,29 @@ def test_a_script_may_refuse_to_change_ranks_while_it_trains() -> None:
     assert obstacle(Run(read_settings({Env.RUN: "1"}))) == ""
 
 
+@pytest.mark.parametrize(
+    ("given", "gpus", "why"),
+    [
+        ("", False, ""),
+        ("yes", False, ""),
+        ("", True, "on a machine with GPUs ranks change live only with PERDURE_LIVE=yes"),
+        ("no", True, "PERDURE_LIVE=no"),
+        ("yes", True, ""),
+    ],
+)
+def test_where_there_are_gpus_ranks_change_live_only_if_the_job_says_so(
+    given: str, gpus: bool, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: gpus)
+    found = obstacle(Run(read_settings({Env.RUN: "1", Env.LIVE: given})))
+    assert found.startswith(why) if why else found == ""
+
+
+def test_another_word_than_yes_or_no_is_refused() -> None:
+    with pytest.raises(UserError, match="PERDURE_LIVE is 'maybe': give yes or no"):
+        read_settings({Env.LIVE: "maybe"})
+
+
 def test_a_laptop_says_nothing_and_gets_a_run_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     settings = read_settings({})
@@ -39,6 +62,11 @@ def test_a_laptop_says_nothing_and_gets_a_run_of_its_own(tmp_path: Path, monkeyp
 @pytest.mark.parametrize(("given", "seconds"), [(None, None), ("", None), ("0", 0.0), ("2.5", 2.5)])
 def test_a_process_may_stand_still_for_as_long_as_it_is_given(given: str | None, seconds: float | None) -> None:
     assert read_settings({} if given is None else {Env.HANG_SECONDS: given}).hang_seconds == seconds
+
+
+def test_the_jobs_limit_for_training_is_none_unless_it_is_given() -> None:
+    assert read_settings({}).progress_timeout is None
+    assert read_settings({Env.PROGRESS_TIMEOUT_SECONDS: "90"}).progress_timeout == 90.0
 
 
 def test_under_torchrun_an_exit_is_over_before_torchrun_kills() -> None:

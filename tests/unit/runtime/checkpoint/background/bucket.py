@@ -24,7 +24,7 @@ _FOLDER = "/bucket/root/"
 
 @dataclass
 class Hold:
-    """Holds the first PUT of a key that ends so."""
+    """Holds the first PUT of a key that ends so, of those that begin from now on."""
 
     suffix: str
     after: bool
@@ -38,11 +38,14 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def do_PUT(self) -> None:
-        data = self.rfile.read(int(self.headers["Content-Length"]))
-        key = self.path.removeprefix(_FOLDER)
-        self._wait(key, after=False)
+        size, hold = int(self.headers["Content-Length"]), self.server.hold
+        data, key = self.rfile.read(size), self.path.removeprefix(_FOLDER)
+        if len(data) < size:  # who sent it has been killed, and no S3 keeps a part
+            self.close_connection = True
+            return
+        self._wait(hold, key, after=False)
         status = self.server.statuses.pop(0) if self.server.statuses else self._put(key, data)
-        self._wait(key, after=True)
+        self._wait(hold, key, after=True)
         code = {403: "AccessDenied", 412: "PreconditionFailed"}.get(status, "SlowDown")
         self._answer(status, b"" if status == 200 else b"<Error><Code>%s</Code></Error>" % code.encode())
 
@@ -55,9 +58,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.changed.notify_all()
             return 200
 
-    def _wait(self, key: str, *, after: bool) -> None:
-        hold = self.server.hold
-        if hold and hold.after == after and key.endswith(hold.suffix):
+    def _wait(self, hold: Hold | None, key: str, *, after: bool) -> None:
+        if hold and hold is self.server.hold and hold.after == after and key.endswith(hold.suffix):
             self.server.hold = None
             hold.arrived.set()
             hold.go.wait(SECONDS)

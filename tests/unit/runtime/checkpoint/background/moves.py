@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
 
 from perdure.checkpoint.background import events as on
 from perdure.checkpoint.background.state import (
@@ -24,11 +26,13 @@ from tests.unit.runtime.checkpoint.background.small import (
     HAS_PUT,
     HAS_READ,
     ORDERED,
+    PLACE,
     Broken,
     Entry,
     Expected,
     Id,
     Process,
+    Rank,
     Setting,
     World,
     append,
@@ -55,8 +59,7 @@ def moves(setting: Setting, world: World) -> Iterator[Move]:
     yield from _calls(setting, world)
     yield from _together(setting, world)
     for rank in range(setting.world):
-        yield from _copying(setting, world, rank)
-        yield from _uploading(setting, world, rank)
+        yield from _own(setting, world, rank)
     yield from _rank_0(setting, world)
     yield from _elsewhere(setting, world)
 
@@ -94,16 +97,22 @@ def _call(setting: Setting, world: World, rank: int, wish: on.Wish | None, *, le
     world = change(world, rank, calls=world.ranks[rank].calls + 1)
     seen = world.read
     if seen:
-        world = setting.after(world, rank, on.Agreed(Words.read(seen[:EXIT])))
+        world = setting.after(world, rank, _agreed(seen))
     if seen and seen[EXIT]:
         return _came(change(world, rank, place="leaves", sent=()))
-    world = world._replace(terms=world.terms - leaves)
+    if leaves:
+        world = world._replace(terms=world.terms - leaves)
     state = setting.state(world, rank)
     ready = world.offer and (may_hand_over(state) or setting.without == "guard")
     world = change(world, rank, sent=(*words(state).vector(), leaves, -int(ready)))
     if seen and seen[READY]:
         return _came(change(world, rank, place="stops"))
     return _came(_hand_out(setting, world, rank, wish))
+
+
+@cache
+def _agreed(seen: tuple[int, ...]) -> on.Agreed:
+    return on.Agreed(Words.read(seen[:EXIT]))
 
 
 def _came(world: World) -> World:
@@ -115,10 +124,7 @@ def _came(world: World) -> World:
     if vector:
         # All have to be ready.
         vector = (*vector[:READY], int(vector[READY] < 0))
-    world = world._replace(read=vector, due="open")
-    for rank in range(len(world.ranks)):
-        world = change(world, rank, sent=None)
-    return world
+    return world._replace(read=vector, due="open", ranks=tuple(one._replace(sent=None) for one in world.ranks))
 
 
 def _hand_out(setting: Setting, world: World, rank: int, wish: on.Wish | None) -> World:
@@ -222,7 +228,7 @@ def _stopped(setting: Setting, world: World) -> Iterator[Move]:
 
 def _stops(setting: Setting, world: World) -> World:
     seen = world.read or ()
-    world = setting.all_after(world._replace(read=None), on.Agreed(Words.read(seen[:EXIT])))
+    world = setting.all_after(world._replace(read=None), _agreed(seen))
     if seen[EXIT]:
         return _all_at(world, "leaves")
     if not seen[READY] or not world.offer:
@@ -392,110 +398,165 @@ def faultless(setting: Setting, world: World) -> bool:
 # One rank's copy and upload.
 
 
-def _copying(setting: Setting, world: World, rank: int) -> Iterator[Move]:
-    one = world.ranks[rank]
-    if not one.copies:
-        return
-    step = world.base + one.calls
-    copied = change(world, rank, copies=None, arena=step)
-    yield f"rank {rank} seals", False, _bound(setting.after, copied, rank, on.Sealed(name(one.copies)))
-    if may(world, "copy"):
-        torn = spend(change(world, rank, copies=None), "copy")
-        event = on.CopyFailed(name(one.copies), "no memory")
-        yield f"rank {rank} cannot copy", True, _bound(setting.after, torn, rank, event)
-    if may(world, "change"):
-        torn = spend(change(world, rank, copies=None), "change")
-        yield f"rank {rank} copies a mixture", True, _bound(setting.after, torn, rank, on.CopyChanged(name(one.copies)))
+class Own(NamedTuple):
+    """A move that begins at one rank alone."""
+
+    label: str
+    fault: bool
+    rank: int
+    one: Rank
+    """The rank, when its machine has seen it."""
+    faults: tuple[int, ...]
+    part: tuple[Id, int] | None = None
+    """What it puts into the store: the save, and the bytes."""
+    actions: tuple[on.Action, ...] = ()
+    """What its machine asks for."""
+
+    def after(self, setting: Setting, world: World) -> World:
+        """The world behind it."""
+        ranks = (*world.ranks[: self.rank], self.one, *world.ranks[self.rank + 1 :])
+        world = world._replace(ranks=ranks, faults=self.faults)
+        if self.part:
+            world = put_part(world, self.part[0], self.rank, self.part[1])
+        for action in self.actions:
+            world = setting.done(world, self.rank, action)
+        return world
 
 
-def _uploading(setting: Setting, world: World, rank: int) -> Iterator[Move]:
+def _own(setting: Setting, world: World, rank: int) -> Iterator[Move]:
+    """They are the same in many worlds."""
     one = world.ranks[rank]
-    for place, process in enumerate(one.processes):
-        others = one.processes[:place] + one.processes[place + 1 :]
-        at = _At(world, rank, process, others)
-        yield from _works(at)
-        if process.killed:
-            yield from _is_killed(setting, at)
-        elif not process.frozen:
-            yield from _is_hurt(setting, at)
-    if one.pipe and one.place != "over":
-        event = one.pipe[0]
-        heard = change(world, rank, pipe=one.pipe[1:])
-        yield f"rank {rank} hears {type(event).__name__}", False, _bound(setting.after, heard, rank, event)
-    if one.timer and one.place != "over":
-        free = any(process.frozen for process in one.processes)
-        if free or may(world, "late"):
-            over = change(world if free else spend(world, "late"), rank, timer=None)
-            event = on.Late(name(one.timer))
-            yield f"rank {rank}: the deadline", not free, _bound(setting.after, over, rank, event)
+    key = rank, world.base, one, world.faults
+    known = setting.own.get(key)
+    if known is None:
+        at = _At(setting, rank, world.base + one.calls, one, world.faults)
+        known = setting.own[key] = (*_copying(at), *_uploading(at))
+    for own in known:
+        yield own.label, own.fault, _bound(own.after, setting, world)
 
 
 @dataclass(frozen=True)
 class _At:
-    """One uploader in a world."""
+    """One rank in a world."""
 
-    world: World
+    setting: Setting
     rank: int
+    step: int
+    one: Rank
+    faults: tuple[int, ...]
+
+    def may(self, fault: str) -> bool:
+        return self.faults[PLACE[fault]] > 0
+
+    def move(
+        self,
+        label: str,
+        one: Rank,
+        event: on.Event | None = None,
+        *,
+        fault: str = "",
+        part: tuple[Id, int] | None = None,
+    ) -> Own:
+        """Its machine sees `event`, if any. A `fault` may happen once less from then on."""
+        faults = self.faults
+        if fault:
+            place = PLACE[fault]
+            faults = (*faults[:place], faults[place] - 1, *faults[place + 1 :])
+        actions: tuple[on.Action, ...] = ()
+        if event is not None:
+            number, actions = self.setting.reacts(one.state, event)
+            one = one._replace(state=number)
+        return Own(label, bool(fault), self.rank, one, faults, part, actions)
+
+
+def _copying(at: _At) -> Iterator[Own]:
+    one, rank = at.one, at.rank
+    if not one.copies:
+        return
+    save, copied = name(one.copies), one._replace(copies=None)
+    yield at.move(f"rank {rank} seals", copied._replace(arena=at.step), on.Sealed(save))
+    if at.may("copy"):
+        yield at.move(f"rank {rank} cannot copy", copied, on.CopyFailed(save, "no memory"), fault="copy")
+    if at.may("change"):
+        yield at.move(f"rank {rank} copies a mixture", copied, on.CopyChanged(save), fault="change")
+
+
+def _uploading(at: _At) -> Iterator[Own]:
+    one, rank = at.one, at.rank
+    for place, process in enumerate(one.processes):
+        uploader = _Uploader(at, process, one.processes[:place] + one.processes[place + 1 :])
+        yield from _works(uploader)
+        if process.killed:
+            yield from _is_killed(uploader)
+        elif not process.frozen:
+            yield from _is_hurt(uploader)
+    if one.pipe and one.place != "over":
+        event = one.pipe[0]
+        yield at.move(f"rank {rank} hears {type(event).__name__}", one._replace(pipe=one.pipe[1:]), event)
+    if one.timer and one.place != "over":
+        free = any(process.frozen for process in one.processes)
+        if free or at.may("late"):
+            over, event = one._replace(timer=None), on.Late(name(one.timer))
+            yield at.move(f"rank {rank}: the deadline", over, event, fault="" if free else "late")
+
+
+@dataclass(frozen=True)
+class _Uploader:
+    """One uploader of a rank."""
+
+    at: _At
     process: Process
     others: tuple[Process, ...]
 
     @property
     def who(self) -> str:
-        return f"uploader {self.process.number} of rank {self.rank}"
+        return f"uploader {self.process.number} of rank {self.at.rank}"
 
-    def becomes(self, **changes: object) -> World:
+    def becomes(self, **changes: object) -> Rank:
         changed = self.process._replace(**changes)  # type: ignore[arg-type]
-        return change(self.world, self.rank, processes=(*self.others, changed))
+        return self.at.one._replace(processes=(*self.others, changed))
 
-    def says(self, event: on.Event, **changes: object) -> World:
-        pipe = self.world.ranks[self.rank].pipe
-        said = pipe if self.process.killed else (*pipe, event)
-        return change(self.becomes(**changes), self.rank, pipe=said)
+    def says(self, event: on.Event, **changes: object) -> Rank:
+        pipe = self.at.one.pipe
+        return self.becomes(**changes)._replace(pipe=pipe if self.process.killed else (*pipe, event))
 
-    def puts(self) -> World:
-        process = self.process
-        said = self.says(on.Durable(name(process.order), process.number), phase=HAS_PUT)
-        return put_part(said, process.order, self.rank, process.bytes)
-
-    def gone(self) -> World:
-        return change(self.world, self.rank, processes=self.others)
+    def gone(self) -> Rank:
+        return self.at.one._replace(processes=self.others)
 
 
-def _works(at: _At) -> Iterator[Move]:
-    process = at.process
+def _works(of: _Uploader) -> Iterator[Own]:
+    at, process = of.at, of.process
     if process.frozen:
         # No fault, but nothing may wait for it either.
-        yield f"{at.who} thaws", True, _bound(at.becomes, frozen=False)
+        yield at.move(f"{of.who} thaws", of.becomes(frozen=False))._replace(fault=True)
     elif process.phase == ORDERED:
-        arena = at.world.ranks[at.rank].arena
-        yield f"{at.who} reads", False, _bound(at.becomes, phase=HAS_READ, bytes=arena)
+        yield at.move(f"{of.who} reads", of.becomes(phase=HAS_READ, bytes=at.one.arena))
     elif process.phase == HAS_READ:
-        yield f"{at.who} has put its part", False, at.puts
+        durable = of.says(on.Durable(name(process.order), process.number), phase=HAS_PUT)
+        yield at.move(f"{of.who} has put its part", durable, part=(process.order, process.bytes))
     if process.phase != ORDERED and process.reads and not (process.frozen or process.killed):
         released = on.Released(name(process.order), process.number)
-        yield f"{at.who} releases", False, _bound(at.says, released, reads=False)
+        yield at.move(f"{of.who} releases", of.says(released, reads=False))
 
 
-def _is_killed(setting: Setting, at: _At) -> Iterator[Move]:
-    world, process = at.world, at.process
-    if process.stuck or world.ranks[at.rank].place == "over":
+def _is_killed(of: _Uploader) -> Iterator[Own]:
+    at, process = of.at, of.process
+    if process.stuck or at.one.place == "over":
         return
-    yield f"{at.who} is reaped", False, _bound(setting.after, at.gone(), at.rank, on.UploaderEnded(process.number))
-    if may(world, "stuck"):
-        stuck = spend(at.becomes(stuck=True), "stuck")
-        yield f"{at.who} is stuck", True, _bound(setting.after, stuck, at.rank, on.UploaderStuck(process.number))
+    yield at.move(f"{of.who} is reaped", of.gone(), on.UploaderEnded(process.number))
+    if at.may("stuck"):
+        yield at.move(f"{of.who} is stuck", of.becomes(stuck=True), on.UploaderStuck(process.number), fault="stuck")
 
 
-def _is_hurt(setting: Setting, at: _At) -> Iterator[Move]:
-    world, process = at.world, at.process
-    if may(world, "fail") and process.phase in (ORDERED, HAS_READ):
+def _is_hurt(of: _Uploader) -> Iterator[Own]:
+    at, process = of.at, of.process
+    if at.may("fail") and process.phase in (ORDERED, HAS_READ):
         failed = on.Failed(name(process.order), "the store refuses")
-        yield f"{at.who} fails", True, lambda: spend(at.says(failed, phase=HAS_PUT), "fail")
-    if may(world, "die"):
-        ended = on.UploaderEnded(process.number)
-        yield f"{at.who} dies", True, _bound(setting.after, spend(at.gone(), "die"), at.rank, ended)
-    if may(world, "freeze") and process.works:
-        yield f"{at.who} freezes", True, lambda: spend(at.becomes(frozen=True), "freeze")
+        yield at.move(f"{of.who} fails", of.says(failed, phase=HAS_PUT), fault="fail")
+    if at.may("die"):
+        yield at.move(f"{of.who} dies", of.gone(), on.UploaderEnded(process.number), fault="die")
+    if at.may("freeze") and process.works:
+        yield at.move(f"{of.who} freezes", of.becomes(frozen=True), fault="freeze")
 
 
 def put_part(world: World, save: Id, rank: int, held: int) -> World:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from perdure.checkpoint.background.arena import Arena, Filled
-from perdure.checkpoint.background.uploading import ArenaRead, Uploader, UploaderMessage
+from perdure.checkpoint.background.uploading import ArenaRead, Uploader, UploaderMessage, UploadMoves
 from perdure.checkpoint.manifest import Item
 from perdure.checkpoint.upload import Staged
 from perdure.log.position import Position
@@ -41,7 +41,7 @@ def filled(arena: Arena, data: bytes = b"0123456789", *, name: str = "aa", threa
 def settled(uploader: Uploader) -> list[UploaderMessage]:
     """What it says until a save is durable or has failed."""
     said: list[UploaderMessage] = []
-    while not said or isinstance(said[-1], ArenaRead):
+    while not said or isinstance(said[-1], ArenaRead | UploadMoves):
         news = uploader.words()
         if not news:
             process = uploader._process

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, Literal, NamedTuple, TypeVar
+from functools import cache
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from perdure.checkpoint.background import events as on
 from perdure.checkpoint.background.machine import SavesState, Step, begin, step
@@ -21,7 +22,7 @@ T = TypeVar("T")
 FAULTS: Final = (
     "copy", "change", "fail", "die", "freeze", "late", "stuck", "refuse", "lost", "stream", "death", "fence", "abort",
 )  # fmt: skip
-_PLACE: Final = {fault: place for place, fault in enumerate(FAULTS)}
+PLACE: Final = {fault: place for place, fault in enumerate(FAULTS)}
 
 TORN: Final = -1
 """Bytes of two steps."""
@@ -174,6 +175,8 @@ class Setting:
     _states: list[SavesState] = field(default_factory=list)
     _numbers: dict[SavesState, int] = field(default_factory=dict)
     _steps: dict[tuple[int, on.Event], tuple[int, tuple[on.Action, ...]]] = field(default_factory=dict)
+    own: dict[tuple[int, int, Rank, tuple[int, ...]], tuple[Any, ...]] = field(default_factory=dict)
+    """See .moves."""
 
     def first(self) -> World:
         """The run has begun, and every rank that can has its arena."""
@@ -213,10 +216,12 @@ class Setting:
 
     def after(self, world: World, rank: int, event: on.Event) -> World:
         """The world when this rank has seen `event` and has begun its actions."""
-        number, actions = self.reacts(world.ranks[rank].state, event)
-        world = change(world, rank, state=number)
+        before = world.ranks[rank].state
+        number, actions = self.reacts(before, event)
+        if number != before:
+            world = change(world, rank, state=number)
         for action in actions:
-            world = self._done(world, rank, action)
+            world = self.done(world, rank, action)
         return world
 
     def all_after(self, world: World, event: on.Event) -> World:
@@ -225,7 +230,8 @@ class Setting:
             world = self.after(world, rank, event)
         return world
 
-    def _done(self, world: World, rank: int, action: on.Action) -> World:
+    def done(self, world: World, rank: int, action: on.Action) -> World:
+        """The world when this rank has begun `action`."""
         match action:
             case on.Copy(save):
                 return _begins_to_copy(world, rank, (world.run, save.number), save.step)
@@ -266,6 +272,7 @@ def writer(run: int) -> str:
     return f"writer of run {run}"
 
 
+@cache
 def name(save: Id) -> str:
     """The name that the machines give it."""
     return name_of(writer(save[0]), save[1])
@@ -363,10 +370,10 @@ def check_whole(world: World, entry: Entry) -> None:
 
 
 def may(world: World, fault: str) -> bool:
-    return world.faults[_PLACE[fault]] > 0
+    return world.faults[PLACE[fault]] > 0
 
 
 def spend(world: World, fault: str) -> World:
-    place = _PLACE[fault]
+    place = PLACE[fault]
     left = world.faults[place] - 1
     return world._replace(faults=(*world.faults[:place], left, *world.faults[place + 1 :]))

@@ -10,12 +10,17 @@ from pathlib import Path
 import pytest
 import torch
 
+from perdure.checkpoint.background import uploader as uploader_module
 from perdure.checkpoint.background.arena import Arena
 from perdure.checkpoint.background.part import put_index, put_shard
 from perdure.checkpoint.background.sealed import Seal, read_part
+from perdure.checkpoint.background.uploader import Uploads
 from perdure.checkpoint.background.uploader_messages import (
+    DURABLE,
     FAILED,
     LINE_BYTES,
+    MOVES,
+    RELEASED,
     Lines,
     UploaderWord,
     UploadOrder,
@@ -32,7 +37,7 @@ from perdure.log.entry import checksum
 from perdure.store import Store, open_store
 from tests.support.store import MemoryStore
 from tests.unit.runtime.checkpoint import world
-from tests.unit.runtime.checkpoint.background.parts import FOLDER, INDEX, POSITION, SHARD, part, settled
+from tests.unit.runtime.checkpoint.background.parts import FOLDER, INDEX, POSITION, SHARD, filled, part, settled
 
 SEAL = Seal("u", 1, "aa", 7, 0, 1, 10, "0" * 16, 20, "1" * 16)
 LARGE = bytes(range(256)) * 80_000
@@ -122,6 +127,21 @@ def test_what_is_written_is_what_was_summed_up_although_the_arena_changes_meanwh
 
     put_shard(store, FOLDER, replace(staged, pieces=overtaken), copy.seal.checksum)
     assert store.get(SHARD) == LARGE
+
+
+def test_an_upload_says_that_it_moves_whenever_the_store_has_taken_a_block(
+    arena: Arena, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uploader_module, "MOVES_SECONDS", 0.0)
+    read, write = os.pipe()
+    try:
+        Uploads(arena.fd, write).carry_out(UploadOrder(f"file://{tmp_path}/root", FOLDER, filled(arena, LARGE).seal))
+        said = [read_word(line) for line in Lines().add(os.read(read, LINE_BYTES))]
+    finally:
+        os.close(read)
+        os.close(write)
+    assert [word.word for word in said] == [MOVES] * 3 + [RELEASED, DURABLE]
+    assert {word.name for word in said} == {"aa"}
 
 
 def test_an_order_is_a_line() -> None:

@@ -17,8 +17,8 @@ import pytest
 from perdure.checkpoint.background import uploading
 from perdure.checkpoint.background.arena import Arena
 from perdure.checkpoint.background.sealed import PAGE_BYTES
-from perdure.checkpoint.background.uploader_messages import DURABLE, LINE_BYTES, UploaderWord, write_word
-from perdure.checkpoint.background.uploading import ArenaRead, PartUploaded, Uploader, UploadFailed
+from perdure.checkpoint.background.uploader_messages import DURABLE, LINE_BYTES, MOVES, UploaderWord, write_word
+from perdure.checkpoint.background.uploading import ArenaRead, PartUploaded, Uploader, UploadFailed, UploadMoves
 from perdure.checkpoint.upload import put_part
 from perdure.store import open_store
 from tests.support.covering import covering
@@ -222,6 +222,19 @@ def test_words_of_another_save_are_not_heard(uploader: Uploader, arena: Arena, b
     uploader._hear(uploader._process, write_word(UploaderWord(DURABLE, "aa", 1.0)))
     assert uploader.words() == []
     assert uploader.busy == "bb"
+    hold.go.set()
+    assert isinstance(settled(uploader)[-1], PartUploaded)
+
+
+def test_an_upload_that_moves_is_heard(uploader: Uploader, arena: Arena, bucket: Bucket) -> None:
+    hold = bucket.hold("safetensors", after=False)
+    uploader.order(FOLDER, filled(arena))
+    assert hold.arrived.wait(SECONDS)
+    assert uploader._process
+    for name in ("aa", "bb"):
+        uploader._hear(uploader._process, write_word(UploaderWord(MOVES, name)))
+    assert uploader.words() == [UploadMoves("aa")]
+    assert uploader.busy == "aa"
     hold.go.set()
     assert isinstance(settled(uploader)[-1], PartUploaded)
 

@@ -335,6 +335,17 @@ class Averaged:
         session.register(net=self.net, average=self.average, optimizer=self.optimizer)
         self.scores: list[float] = []
 
+    def evaluate(self, valid: perdure.Loader) -> None:
+        kept = copy.deepcopy(self.net.state_dict())
+        self.net.load_state_dict(self.average.state_dict())
+        if self.way.startswith("polling"):
+            perdure.poll(self.session)
+        for _ in valid if self.way.startswith("a pass") else range(2):
+            pass
+        if self.way == "saving":
+            self.session.save()
+        self.net.load_state_dict(kept)
+
     def train(self) -> Averaged:
         with self.session as session:
             valid = session.loader(samples(16), 8, name="valid", train=False)
@@ -348,25 +359,27 @@ class Averaged:
                     if self.stop == session.steps_done + 1:
                         os.kill(os.getpid(), signal.SIGTERM)
                     session.step()
-                kept = copy.deepcopy(self.net.state_dict())
-                self.net.load_state_dict(self.average.state_dict())
-                if self.way == "polling":
-                    perdure.poll(session)
-                for _ in valid if self.way == "a pass" else range(2):
-                    pass
-                if self.way == "saving":
-                    session.save()
-                self.net.load_state_dict(kept)
+                    if self.way.endswith("in a step") and session.steps_done > 1:
+                        self.evaluate(valid)
+                if not self.way.endswith("in a step"):
+                    self.evaluate(valid)
         return self
 
 
-@pytest.mark.parametrize(("way", "stop"), covering(["a pass", "polling", "saving"], [4, 5, 6, 10]))
+@pytest.mark.parametrize("grace", ["60", "8"])  # with 8 s the time presses at once
+@pytest.mark.parametrize(
+    ("way", "stop"),
+    [
+        *covering(["a pass", "polling", "saving"], [4, 5, 6, 10]),
+        *covering(["a pass in a step", "polling in a step"], [2, 3, 8, 12]),
+    ],
+)
 def test_an_evaluation_with_other_weights_put_in_is_never_what_is_saved(
-    join: Join, tmp_path: Path, way: str, stop: int
+    join: Join, tmp_path: Path, way: str, stop: int, grace: str
 ) -> None:
     whole = Averaged(join(ROOT=f"file://{tmp_path}/whole"), way, None).train()
     with pytest.raises(Exit):
-        Averaged(join(), way, stop).train()
+        Averaged(join(GRACE_SECONDS=grace), way, stop).train()
     resumed = Averaged(join(), way, None).train()
     for name in ("net", "average"):
         expected, found = getattr(whole, name).state_dict(), getattr(resumed, name).state_dict()
@@ -377,3 +390,50 @@ def test_that_it_waits_for_the_own_weights_is_said_once(join: Join, capfd: pytes
     with pytest.raises(Exit):
         Averaged(join(), "polling", 5).train()
     assert capfd.readouterr().err.count("nothing is saved until they are back") == 1
+
+
+def steps(training: Averaged, after_step: Callable[[int], None], request_after: int = 0) -> None:
+    with training.session as session:
+        for _ in session.epochs(1):
+            for _ in session.loader(samples(), 8):
+                if request_after and session.steps_done == request_after:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                session.step()
+                after_step(session.steps_done)
+
+
+def test_weights_in_the_first_evaluation_between_two_steps_are_not_known_and_wait_for_the_next_batch(
+    join: Join, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    training = Averaged(join(GRACE_SECONDS="8"), "", None)
+
+    def evaluate(step: int) -> None:
+        for _ in range(3) if step == 2 else ():
+            os.kill(os.getpid(), signal.SIGTERM)  # within it: nothing was looked at when the step was done
+            perdure.poll(training.session)
+
+    with pytest.raises(Exit):
+        steps(training, evaluate)
+    said = capfd.readouterr().err
+    assert said.count("in the script's first evaluation between two steps, after step 2") == 1
+    assert "nearly over" not in said
+    assert [one["reason"] for one in entries(tmp_path) if one["kind"] == "Committed"] == ["SIGTERM"]
+
+
+def test_modes_of_a_run_that_leaves_in_an_evaluation_between_two_steps_are_those_of_the_step(join: Join) -> None:
+    left = Averaged(join(GRACE_SECONDS="8"), "", None)
+    reached = []
+
+    def evaluate(step: int) -> None:
+        left.net.eval()
+        perdure.poll(left.session)
+        reached.append(step)
+        left.net.train()
+
+    with pytest.raises(Exit):
+        steps(left, evaluate, request_after=2)
+    assert reached == [1, 2]
+    again = Averaged(join(), "", None)
+    modes = []
+    steps(again, lambda _: modes.append(again.net.training))
+    assert modes == [True, True]

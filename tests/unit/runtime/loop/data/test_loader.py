@@ -48,6 +48,9 @@ class Epochs:
     def batch_requested(self, source: Source[Any]) -> None:
         self.told.append(f"asked at {source.handed_out}")
 
+    def draw_begins(self, source: Source[Any]) -> None:
+        self.told.append(f"draws at {source.handed_out}")
+
     def batch_handed_out(self, source: Source[Any]) -> None:
         self.told.append(f"handed {source.handed_out}")
 
@@ -137,8 +140,11 @@ def test_the_session_is_told_of_every_batch_before_it_is_drawn() -> None:
 
     walk = iter(Loader(Watched(21), SamplingPlan("train", 21, batch=8), epochs, rank=0, world=1, options={}))
     next(walk), next(walk)
-    assert epochs.told == ["begin", "asked at 0", "handed 8", "asked at 8", "handed 16"]
-    assert set(drawn) == {2, 4}
+    assert epochs.told == [
+        *("begin", "asked at 0", "draws at 0", "handed 8"),
+        *("asked at 8", "draws at 8", "handed 16"),
+    ]
+    assert set(drawn) == {3, 6}
     list(walk)
     assert epochs.told[-2:] == ["handed 21", "end"]
 

@@ -73,6 +73,15 @@ def test_all_ranks_take_part_in_every_batch_and_their_weights_are_those_of_a_mea
             assert part.weight * size == pytest.approx(len(part.ids) * world)
 
 
+@given(samples=st.integers(1, 200), batch=st.integers(1, 70), world=st.integers(1, 9))
+def test_a_rank_takes_neighbours_of_each_global_batch_and_nobody_pads(samples: int, batch: int, world: int) -> None:
+    plan = SamplingPlan("train", samples, batch)
+    order = plan.order(0)[:].tolist()
+    for parts in batches(plan, 0, 0, world):
+        assert [sample for part in parts for sample in part.ids] == order[parts[0].start : parts[0].stop]
+    assert sum(len(part.ids) for parts in batches(plan, 0, 0, world) for part in parts) == samples
+
+
 def test_equal_shares_weigh_exactly_one() -> None:
     assert {part.weight for parts in batches(SamplingPlan("train", 96, 48), 0, 0, 3) for part in parts} == {1.0}
 

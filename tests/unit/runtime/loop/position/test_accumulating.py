@@ -282,14 +282,16 @@ def test_sums_are_those_of_an_undisturbed_script(join: Join, straight: Summing, 
     same(straight, runs)
 
 
-def evaluating(session: Session, *, shared: bool, ask: bool = False, stops: bool = False) -> list[dict[str, float]]:
+def evaluating(
+    session: Session, *, shared: bool, ask: bool = False, stops: bool = False, size: int = 32
+) -> list[dict[str, float]]:
     """The values read from the training at its end, and before that from an evaluation after each second step.
 
-    With `ask` it is asked to leave in the first one, in a hurry; with `stops` by a word at the second step's end.
+    With `ask` it is asked to leave in the second one, in a hurry; with `stops` by a word at the second step's end.
     """
     net = nn.Linear(4, 1)
     session.register(net=net, optimizer=torch.optim.SGD(net.parameters()))
-    train, valid = session.loader(samples(32), 8), session.loader(samples(9), 4, name="valid")
+    train, valid = session.loader(samples(size), 8), session.loader(samples(9), 4, name="valid")
     trained, evaluated, read = perdure.accumulator(session, "trained"), perdure.accumulator(session, "evaluated"), []
     with session:
         for _ in session.epochs(1):
@@ -300,7 +302,7 @@ def evaluating(session: Session, *, shared: bool, ask: bool = False, stops: bool
                 if session.steps_done % 2 == 0:
                     for _, some in valid if shared else DataLoader(samples(9), 4):
                         evaluated.add(n=len(some))
-                        if ask:
+                        if ask and session.steps_done == 4:
                             os.kill(os.getpid(), signal.SIGTERM)
                         perdure.poll(session)
                     read.append(evaluated.sum())
@@ -316,9 +318,9 @@ def evaluating(session: Session, *, shared: bool, ask: bool = False, stops: bool
 def test_what_an_evaluation_has_added_that_is_broken_off_is_not_counted(join: Join, *, shared: bool) -> None:
     """Between two steps it is, in a hurry; and the step that was done before counts as a whole."""
     with pytest.raises(Exit):
-        evaluating(join(GRACE_SECONDS="5"), shared=shared, ask=True)
-    behind = {"behind": 4} if shared else {}
-    assert evaluating(join(), shared=shared) == [{"n": 9}, {**behind, "n": 32}]
+        evaluating(join(GRACE_SECONDS="5"), shared=shared, ask=True, size=48)
+    behind = {"behind": 6} if shared else {}
+    assert evaluating(join(), shared=shared, size=48) == [{"n": 9}, {**behind, "n": 48}]
 
 
 def test_what_is_added_behind_a_step_counts_where_the_script_leaves_by_itself(join: Join) -> None:

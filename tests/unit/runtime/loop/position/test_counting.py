@@ -108,6 +108,7 @@ def test_a_process_that_joins_ranks_which_have_counted_an_epoch_s_first_batches_
     training = Training(join())
     for _ in training.session.epochs(2):
         counting = sliced(training.batches)
+        training.batches.refuse_late_place(dict)
         with pytest.raises(UserError, match="is resumed at batch 2, and the script takes 3"):
             training.batches.look_at_limit(joins=True)
         assert next(counting)

@@ -1,0 +1,126 @@
+"""Scenarios of test_acting, for several ranks: see tests.unit.runtime.session.ranks."""
+
+# No `from __future__ import annotations`: register_comm_hook compares the hook's annotations with the classes.
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+
+import perdure
+from perdure import Session
+from perdure.loop.leaving import Exit
+from tests.unit.runtime.whole_numbers import Weights, losses, optimizer_of, round_gradients, samples
+
+BATCH = 8
+
+
+def train(
+    root: str,
+    *,
+    decisions: Sequence[Mapping[str, Any]] | None = None,
+    most: int = 5,
+    epochs: int = 3,
+    terminate: tuple[int, int] | None = None,
+    workers: int = 0,
+) -> dict[str, Any]:
+    """Trains to the end, or until rank terminate[0] gets SIGTERM right before it reports its own step terminate[1]."""
+    adapt = perdure.Adapt(up_to=40, per_rank=(1, most), decisions=decisions)
+    steps: list[dict[str, Any]] = []
+    with Session.from_env(root) as session:
+        net = Weights()
+        model = session.wrap(net)
+        optimizer = optimizer_of(net)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.5)
+        session.register(model=model, optimizer=optimizer, scheduler=scheduler)
+        batches = session.loader(samples(), BATCH, adapt=adapt, num_workers=workers)
+        try:
+            for epoch in session.epochs(epochs):
+                own: list[int] = []
+                parts = 0
+                for inputs, wanted, numbers in batches:
+                    own, parts = own + numbers.tolist(), parts + 1
+                    with session.micro() as last:
+                        session.weighted(losses(model(inputs), wanted).mean()).backward()
+                    if not last:
+                        continue
+                    round_gradients(net)
+                    optimizer.step()
+                    optimizer.zero_grad()
+                    if terminate and list(terminate) == [session.rank, len(steps) + 1]:
+                        os.kill(os.getpid(), signal.SIGTERM)
+                    steps.append({"epoch": epoch, "parts": parts, "ids": own})
+                    own, parts = [], 0
+                    session.step()
+                    scheduler.step()
+        except Exit:
+            pass
+        return {
+            "steps": steps,
+            "done": session.steps_done,
+            "weights": net.fields.tolist(),
+            "momentum": optimizer.state_dict()["state"][0]["momentum_buffer"].tolist(),
+            "rate": optimizer.param_groups[0]["lr"],
+            "decisions": batches.decisions,
+        }
+
+
+def gradient(root: str, *, batch: int, accumulation: int, shards: bool = False) -> dict[str, Any]:
+    """The gradient of the first step, of one batch, that all ranks have; and its samples on this rank. `shards`: the
+    model is sharded by FSDP2."""
+    decision = {"epoch": 0, "consumed": 0, "batch": batch, "accumulation": accumulation}
+    with Session.from_env(root) as session:
+        net = network()
+        model: Any = fully_shard(net, mesh=init_device_mesh("cpu", (session.world,))) if shards else session.wrap(net)
+        session.register(model=model)
+        averaged: list[int] = []
+        """The session's steps in which the ranks have averaged their gradients."""
+
+        def counted(_state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]
+            averaged.append(session.steps_done)
+            return allreduce_hook(dist.distributed_c10d._get_default_group(), bucket)
+
+        if session.world > 1 and not shards:
+            model.register_comm_hook(None, counted)
+        batches = session.loader(samples(), BATCH, adapt=perdure.Adapt(up_to=60, decisions=[decision]))
+        own: list[int] = []
+        parts, found = 0, list[float]()
+        reduced: list[bool] = []
+        """Of each part of the first step whether the parameters have gradients; with shards only reduced ones."""
+        for _ in session.epochs(1):
+            for inputs, wanted, numbers in batches:
+                with session.micro() as last:
+                    session.weighted(losses(model(inputs).squeeze(-1), wanted).mean()).backward()
+                if not found:
+                    own, parts = own + numbers.tolist(), parts + 1
+                    reduced.append(all(one.grad is not None for one in net.parameters()))
+                if last and not found:
+                    found = gradient_of(net)
+                if last:
+                    session.step()
+        return {
+            "ids": own,
+            "parts": parts,
+            "gradient": found,
+            "averaged": averaged,
+            "reduced": reduced,
+            "steps": session.steps_done,
+        }
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)).double()
+
+
+def gradient_of(net: nn.Module) -> list[float]:
+    grads = [one.grad for one in net.parameters() if one.grad is not None]
+    whole = [one.full_tensor() if isinstance(one, DTensor) else one for one in grads]
+    return [value for one in whole for value in one.flatten().tolist()]
