@@ -6,6 +6,7 @@ import itertools
 import os
 import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,8 @@ import pytest
 from e2e.cluster.apiserver import ApiServer
 from e2e.harness.shared_run import SharedRun
 from e2e.prepare import tool_folders
+from e2e.prepare.debian import PROMETHEUS
+from e2e.prepare.requirements import missing_for_prometheus
 from tests.api.process import OperatorProcess
 from tests.api.scene import Scene, until
 
@@ -60,11 +63,12 @@ def new_namespace(server: ApiServer) -> str:
 def install_rights(
     server: ApiServer, tools: dict[str, Path], *values: str, namespace: str = SYSTEM, release: str = "perdure"
 ) -> Installed:
-    """The chart's ServiceAccount in that namespace with exactly the chart's rights."""
+    """The chart's ServiceAccount in that namespace with exactly the chart's rights, and the Secret that it keeps."""
     chart = REPOSITORY / "helm" / "perdure"
     argv = [str(tools["helm"] / "helm"), "template", release, str(chart), f"--namespace={namespace}"]
     argv += [f"--set={one}" for one in values]
-    rights = [f"--show-only=templates/{name}.yaml" for name in ("serviceaccount", "rbac")]
+    names = ("serviceaccount", "rbac") if "reports.enabled=false" in values else ("serviceaccount", "rbac", "reports")
+    rights = [f"--show-only=templates/{name}.yaml" for name in names]
     done = subprocess.run([*argv, *rights], check=True, capture_output=True, text=True)
     server.kubectl("create", "namespace", namespace)
     server.kubectl("apply", "-f", "-", input=done.stdout)
@@ -83,11 +87,20 @@ def tools() -> dict[str, Path]:
 
 
 @pytest.fixture(scope="session")
-def api_server(tools: dict[str, Path]) -> Iterator[ApiServer]:
+def api_server(tools: dict[str, Path], for_the_unit: ExitStack) -> ApiServer:
     """With the CRD."""
-    with ApiServer(audit_log=audit_log()) as server:
-        apply_crd(server)
-        yield server
+    server = for_the_unit.enter_context(ApiServer(audit_log=audit_log()))
+    apply_crd(server)
+    return server
+
+
+@pytest.fixture(scope="session")
+def promtool() -> Path:
+    """Debian's; the test is skipped where there is none."""
+    lacks = missing_for_prometheus()
+    if lacks:
+        pytest.skip("; ".join(lacks))
+    return PROMETHEUS.folder() / "promtool"
 
 
 @pytest.fixture
@@ -98,8 +111,8 @@ def namespace(api_server: ApiServer) -> str:
 
 @pytest.fixture(scope="session")
 def installed(api_server: ApiServer, tools: dict[str, Path]) -> Installed:
-    """See `install_rights`."""
-    return install_rights(api_server, tools)
+    """See `install_rights`. Without reports, whose rights `test_operator_reports` uses."""
+    return install_rights(api_server, tools, "reports.enabled=false")
 
 
 @pytest.fixture(scope="module")

@@ -56,6 +56,8 @@ def full(name: str = "full") -> Json:
             "growTimeoutSeconds": 600,
             "joinerPriorityClassName": "perdure-joiner",
             "spares": 1,
+            "policy": "Goodput",
+            "pool": "night",
         },
         processesPerReplica=8,
         startTimeoutSeconds=900,
@@ -71,7 +73,16 @@ def full(name: str = "full") -> Json:
                 keep=5,
                 resumeAnyway=True,
             ),
-            "from": {"uri": "s3://bucket/earlier", "epoch": 3},
+            "from": {
+                "uri": "s3://bucket/earlier",
+                "epoch": 3,
+                "s3": {
+                    "endpoint": "https://earlier.example:9000",
+                    "region": "eu-west-1",
+                    "pathStyle": True,
+                    "credentialsSecret": "earlier-s3",
+                },
+            },
         },
         completion="ExitCode",
         disruption={
@@ -84,6 +95,7 @@ def full(name: str = "full") -> Json:
         failure={
             "maxCodeFailures": 0,
             "maxInfrastructureFailures": 7,
+            "progressTimeoutSeconds": 300,
             "lostNodeSeconds": 30,
             "maxOutOfMemoryFailures": 1,
             "massOutageSeconds": 900,

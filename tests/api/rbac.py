@@ -7,6 +7,7 @@ Requests without an object (discovery, /healthz) are open to every authenticated
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,15 +40,20 @@ class Difference:
     """Asked for and not granted, or refused by the authorizer."""
 
 
-def audit_rbac(audit_logs: Iterable[Path], rendered: str, user: str) -> Difference:
-    """`rendered` is the output of `helm template`; `user` is system:serviceaccount:NAMESPACE:NAME."""
+def audit_rbac(audit_logs: Iterable[Path], rendered: str, user: str, others: Iterable[Path] = ()) -> Difference:
+    """`rendered` is the output of `helm template`; `user` is system:serviceaccount:NAMESPACE:NAME.
+
+    `others` are logs of API servers with operators of other releases of the chart: a right that one of these uses is
+    used.
+    """
     granted = frozenset(_granted(rendered, user))
     used: set[Right] = set()
     refused: set[Right] = set()
     for log in audit_logs:
-        for right, allowed in _requests(log, user):
+        for right, allowed in _requests(log, re.escape(user)):
             (used if allowed else refused).add(right)
-    return Difference(granted - used, frozenset((used - granted) | refused))
+    elsewhere = {right for log in others for right, allowed in _requests(log, ANY_OPERATOR) if allowed}
+    return Difference(granted - used - elsewhere, frozenset((used - granted) | refused))
 
 
 def api_audit_logs() -> list[Path]:
@@ -75,13 +81,16 @@ def _user(subject: dict[str, str]) -> str:
     return f"system:serviceaccount:{subject['namespace']}:{subject['name']}"
 
 
-def _requests(log: Path, user: str) -> Iterator[tuple[Right, bool]]:
+ANY_OPERATOR = "system:serviceaccount:[^:]+:[^:]+-operator"
+
+
+def _requests(log: Path, users: str) -> Iterator[tuple[Right, bool]]:
     for line in log.read_text().splitlines(keepends=True):
         if not line.endswith("\n"):
             return  # it is being written
         entry: dict[str, Any] = json.loads(line)
         target = entry.get("objectRef")
-        if not target or entry.get("user", {}).get("username") != user:
+        if not target or not re.fullmatch(users, entry.get("user", {}).get("username", "")):
             continue
         resource = "/".join(filter(None, [target.get("resource"), target.get("subresource")]))
         allowed = entry.get("annotations", {}).get("authorization.k8s.io/decision") != "forbid"

@@ -15,12 +15,16 @@ from perdure.wire import (
     LABEL_ROLE,
     Assignment,
     CommitRef,
+    ErrorKind,
+    ErrorName,
     ExitKind,
+    Failure,
     Outcome,
     read_assignment,
     write_outcome,
 )
-from perdure_operator.api.status import Phase, TrainingJobStatus
+from perdure_operator.api.reasons import ConditionType
+from perdure_operator.api.status import Condition, Phase, TrainingJobStatus
 from tests.support.raw import job as job_body
 
 T = TypeVar("T")
@@ -89,6 +93,16 @@ class Scene:
         """Whether a condition has this reason."""
         return any(one.reason == reason for one in self.status().conditions)
 
+    def condition(self, kind: ConditionType, reason: str) -> Condition | None:
+        """This condition, once it has this reason."""
+        found = self.status().find(kind)
+        return found if found and found.reason == reason else None
+
+    def says(self, kind: ConditionType, words: str) -> Condition | None:
+        """This condition, once its message has these words."""
+        found = self.status().find(kind)
+        return found if found and words in found.message else None
+
     def selected(self) -> list[str]:
         """Names of the pods that an autoscaler of pods finds by the scale subresource."""
         selector = self._job()["status"]["selector"]
@@ -108,6 +122,12 @@ class Scene:
         for index, pod in enumerate(self.pods()):
             if not pod["spec"].get("nodeName"):
                 self._bind(pod["metadata"]["name"], nodes[index % len(nodes)], index)
+
+    def finds_no_room(self, name: str) -> None:
+        """The scheduler's word about a pod."""
+        words = {"reason": "Unschedulable", "message": "0/2 nodes are available: 2 Insufficient cpu."}
+        refused = {"type": "PodScheduled", "status": "False"} | words
+        self._patch_status(self._path("api/v1", f"pods/{name}"), {"conditions": [refused]})
 
     def end_pod(self, name: str, message: str, *, exit_code: int = 0) -> None:
         """The kubelet's last report."""
@@ -164,6 +184,12 @@ def saved(run: int, rank: int, step: int) -> str:
     """The outcome of a member that has saved `step`."""
     commit = CommitRef(seq=step + 1, step=step)
     return write_outcome(Outcome(ExitKind.CHECKPOINTED, run=run, rank=rank, step=step, commit=commit, opened=run))
+
+
+def refused(run: int, rank: int, why: str) -> str:
+    """The outcome of a member whose store has refused it."""
+    error = Failure(ErrorKind.STORAGE, ErrorName.STORAGE_REFUSED, why)
+    return write_outcome(Outcome(ExitKind.FAILED, run=run, rank=rank, error=error))
 
 
 def _ready(value: str) -> dict[str, str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,6 @@ from typing import Any
 import pytest
 import yaml
 
-from e2e.prepare.debian import PROMETHEUS
-from e2e.prepare.requirements import missing_for_prometheus
 from perdure_operator.serving.metrics import exposition, jobs
 from perdure_operator.serving.metrics.counted import Frozen
 from tests.api.conftest import REPOSITORY
@@ -42,6 +41,7 @@ def operator(pod: str, *, leading: str) -> Series:
     return {
         f"perdure_operator_info{{{of}}}": f"1x{HOURS}",
         f"perdure_operator_leading{{{of}}}": leading,
+        f"perdure_operator_synced{{{of}}}": leading,
         f"perdure_operator_queue_oldest_seconds{{{of}}}": f"0x{HOURS}",
         f"perdure_operator_watch_lag_seconds{{{of}}}": f"0x{HOURS}",
         f'perdure_operator_rounds_total{{{of}, outcome="error"}}': f"0x{HOURS}",
@@ -84,6 +84,7 @@ OF = f'instance="a", {JOB}'
 STORIES = (
     Story("PerdureOperatorDown", {}, 4, 6, without="perdure_"),
     Story("PerdureNoLeader", {'perdure_operator_leading{instance="a"}': f"1x9 0x{HOURS}"}, 9, 13),
+    Story("PerdureNotSynced", {'perdure_operator_synced{instance="a"}': f"1x9 0x{HOURS}"}, 13, 17),
     Story(
         "PerdureQueueStuck",
         {'perdure_operator_queue_oldest_seconds{instance="a"}': f"59x9 61+60x{HOURS}"},
@@ -127,6 +128,13 @@ STORIES = (
         14,
         f'{JOB}, reason="StorageRefused"',
     ),
+    Story(
+        "PerdureJobWaits",
+        {f'perdure_job_waiting{{{OF}, reason="Unschedulable"}}': f"_x9 1x{HOURS}"},
+        38,
+        42,
+        JOB,
+    ),
     *(
         Story(alert, {f'perdure_job_condition{{{OF}, type="{kind}"}}': f"1x4 -1x4 0x{HOURS}"}, silent, fires, JOB)
         for alert, kind, silent, fires in (
@@ -153,16 +161,14 @@ LEADS_UNTIL_50 = (
 """A leader is gone at minute 50, and the other replica shows the same from minute 51 on."""
 
 
-@pytest.fixture(scope="module")
-def promtool() -> Path:
-    lacks = missing_for_prometheus()
-    if lacks:
-        pytest.skip("; ".join(lacks))
-    return PROMETHEUS.folder() / "promtool"
-
-
-def judged(promtool: Path, folder: Path, series: Series, expected: dict[int, set[str]]) -> None:
-    """Expect exactly these firing alerts at these minutes, as their labels in PromQL."""
+def judged(
+    promtool: Path,
+    folder: Path,
+    series: Series,
+    expected: dict[int, set[str]],
+    told: Sequence[Mapping[str, Any]] = (),
+) -> None:
+    """Expect exactly these firing alerts at these minutes, as their labels in PromQL, and these texts of alerts."""
     fires = [
         {
             "expr": 'sum without (severity, alertstate) (ALERTS{alertstate="firing"})',
@@ -175,6 +181,7 @@ def judged(promtool: Path, folder: Path, series: Series, expected: dict[int, set
         "interval": "1m",
         "input_series": [{"series": name, "values": values} for name, values in series.items()],
         "promql_expr_test": fires,
+        "alert_rule_test": list(told),
     }
     file = folder / "story.yaml"
     whole = {"rule_files": [str(ALERTS)], "evaluation_interval": "1m", "tests": [story]}
@@ -218,8 +225,32 @@ def test_a_growing_job_that_waits_for_room_blocks_no_drain(promtool: Path, tmp_p
     judged(promtool, tmp_path, HEALTHY | grows, {100: set()})
 
 
+@pytest.mark.parametrize("reason", ["Suspended", "Completed", "Failed"])
+def test_a_job_that_is_not_to_train_fires_nothing(promtool: Path, tmp_path: Path, reason: str) -> None:
+    rests = {f'perdure_job_waiting{{{OF}, reason="{reason}"}}': f"1x{HOURS}"}
+    judged(promtool, tmp_path, HEALTHY | rests, {100: set()})
+
+
+def test_a_job_that_waits_for_one_thing_after_another_waits_and_the_text_has_the_newest(
+    promtool: Path, tmp_path: Path
+) -> None:
+    """As one that finds no room for all members, lets the others go and tries again."""
+    waits = 'perdure_job_waiting{{{}, reason="{}"}}'
+    series = {waits.format(OF, "Unschedulable"): "1x19", waits.format(OF, "GangReleased"): f"_x20 1x{HOURS}"}
+    text = {"summary": "team/digits has not trained for 30 minutes; now the reason is GangReleased."}
+    runbook = next(rule["annotations"]["runbook"] for rule in RULES if rule["alert"] == "PerdureJobWaits")
+    labels = {"namespace": "team", "name": "digits", "severity": "warning"}
+    fires = {"exp_labels": labels, "exp_annotations": text | {"runbook": runbook}}
+    told = [{"eval_time": "40m", "alertname": "PerdureJobWaits", "exp_alerts": [fires]}]
+    judged(promtool, tmp_path, HEALTHY | series, {}, told)
+
+
+def _query_name(series: jobs.Series) -> str:
+    return series.name + ("_total" if series.kind is jobs.SeriesKind.COUNTER else "")
+
+
 def test_every_alert_reads_series_that_exist_and_says_what_to_do() -> None:
-    known = {one.name + ("_total" if one.counter else "") for one in jobs.SERIES}
+    known = {_query_name(one) for one in jobs.SERIES}
     for rule in RULES:
         of_jobs = set(re.findall(r"perdure_job_\w+", rule["expr"]))
         assert of_jobs <= known, rule["alert"]
@@ -233,4 +264,4 @@ def test_every_alert_and_every_series_is_documented() -> None:
     headings = re.findall(r"^### (\w+)$", page, re.MULTILINE)
     assert headings == NAMES
     rows = re.findall(r"^\| `(perdure_job_\w+)` \|", page, re.MULTILINE)
-    assert rows == [one.name + ("_total" if one.counter else "") for one in jobs.SERIES]
+    assert rows == [_query_name(one) for one in jobs.SERIES]

@@ -207,6 +207,17 @@ def test_where_a_job_begins_cannot_be_changed(jobs: Jobs, was: Json | None, then
     assert jobs.get("digits")["spec"]["checkpoint"]["keep"] == 7
 
 
+def test_how_the_root_that_a_job_begins_from_is_reached_may_be_corrected(jobs: Jobs) -> None:
+    wrong = {"uri": "s3://bucket/other", "epoch": 3, "s3": {"endpoint": "http://wrong:9000"}}
+    jobs.create(job(checkpoint={**checkpoint(), "from": wrong}))
+    right = {"endpoint": "http://right:9000", "credentialsSecret": "theirs", "pathStyle": True}
+    assert jobs.patch("digits", {"spec": {"checkpoint": {"from": {"s3": right}}}}).returncode == 0
+    assert jobs.get("digits")["spec"]["checkpoint"]["from"] == wrong | {"s3": right}
+    assert jobs.patch("digits", {"spec": {"checkpoint": {"from": {"s3": None}}}}).returncode == 0
+    refused = jobs.patch("digits", {"spec": {"checkpoint": {"from": {"uri": "s3://bucket/another"}}}})
+    assert "spec.checkpoint.from: Forbidden: checkpoint.from cannot be changed" in refused.stderr
+
+
 @pytest.mark.parametrize(
     ("was", "then"), [(None, {"everySteps": 3}), ({"everySteps": 3}, None), ({"everySteps": 3}, {"everySteps": 4})]
 )

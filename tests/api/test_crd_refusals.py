@@ -159,6 +159,24 @@ BAD = (
         "spec.elastic.spares",
         "must be 0 to 100",
     ),
+    Bad(
+        "a pool of a job that follows replicas",
+        job(elastic={"minReplicas": 1, "maxReplicas": 2, "pool": "night"}),
+        "spec.elastic.pool",
+        "set elastic.policy to Goodput",
+    ),
+    Bad(
+        "no name of a pool",
+        job(elastic={"minReplicas": 1, "maxReplicas": 2, "policy": "Goodput", "pool": "Night shift"}),
+        "spec.elastic.pool",
+        "must be a name in lower case",
+    ),
+    Bad(
+        "no policy of sizes",
+        job(elastic={"minReplicas": 1, "maxReplicas": 2, "policy": "goodput"}),
+        "spec.elastic.policy",
+        "must be Capacity or Goodput",
+    ),
     Bad("more than the largest size", elastic(2, 4, replicas=5), "spec.replicas", "raise elastic.maxReplicas"),
     Bad(
         "elastic with file://",
@@ -202,6 +220,18 @@ BAD = (
         begins(pin="my best"),
         "spec.checkpoint.from.pin",
         "checkpoint.from.pin must be a name",
+    ),
+    Bad(
+        "a way to no other root",
+        begins(epoch=1, s3={"pathStyle": True}),
+        "spec.checkpoint.from.s3",
+        "remove it, or give checkpoint.from.uri",
+    ),
+    Bad(
+        "an endpoint of the other root without scheme",
+        begins(uri="s3://b/other", s3={"endpoint": "minio:9000"}),
+        "spec.checkpoint.from.s3.endpoint",
+        "must be a http:// or https:// URL",
     ),
     Bad(
         "an endpoint without scheme",
@@ -283,6 +313,12 @@ BAD = (
     ),
     Bad("a hasty outage", job(failure={"massOutageSeconds": 4}), "spec.failure.massOutageSeconds", "must be 5 or more"),
     Bad("another completion", job(completion="Exit"), "spec.completion", "must be Log or ExitCode"),
+    Bad(
+        "hasty end",
+        job(failure={"progressTimeoutSeconds": 9}),
+        "spec.failure.progressTimeoutSeconds",
+        "failure.progressTimeoutSeconds must be 10 or more",
+    ),
     Bad("hasty loss", job(failure={"lostNodeSeconds": 4}), "spec.failure.lostNodeSeconds", "must be 5 or more"),
     Bad(
         "no time", job(activeDeadlineSeconds=0), "spec.activeDeadlineSeconds", "remove it for a job without a deadline"
@@ -323,13 +359,13 @@ BAD = (
         "a mount over the keys",
         job(template=_trainer(volumeMounts=[{"name": "v", "mountPath": "/run/perdure-s3"}])),
         _TRAINER,
-        "must leave /run/perdure, /run/perdure-s3, /run/perdure-report to Perdure",
+        "must leave /run/perdure, /run/perdure-s3, /run/perdure-from-s3, /run/perdure-report to Perdure",
     ),
     Bad(
         "a mount inside the keys' folder",
         job(template=_trainer(volumeMounts=[{"name": "v", "mountPath": "/run/perdure-s3/x"}])),
         _TRAINER,
-        "must leave /run/perdure, /run/perdure-s3, /run/perdure-report to Perdure",
+        "must leave /run/perdure, /run/perdure-s3, /run/perdure-from-s3, /run/perdure-report to Perdure",
     ),
     Bad(
         "a folder of keys beside credentialsSecret",

@@ -10,20 +10,15 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-from urllib.error import URLError
-from urllib.parse import quote
-from urllib.request import urlopen
 
 import pytest
 import yaml
 
 from e2e.cluster.apiserver import ApiServer
 from e2e.harness.local_run import free_port
-from e2e.prepare.debian import PROMETHEUS
-from e2e.prepare.requirements import missing_for_prometheus
 from tests.api.conftest import REPOSITORY, install_rights
 from tests.api.process import OperatorProcess
+from tests.api.prometheus import Prometheus, started
 from tests.api.scene import Scene, starts, until
 
 pytestmark = pytest.mark.api
@@ -80,32 +75,19 @@ def metered(api_server: ApiServer, tools: dict[str, Path]) -> Metered:
     return Metered(rights.kubeconfig, reader, stranger, (free_port(), free_port()))
 
 
-@dataclass(frozen=True)
-class Prometheus:
-    """A running one."""
-
-    port: int
-
-    def query(self, expression: str) -> list[tuple[dict[str, str], float]]:
-        """Labels and value of each sample; none while it does not answer yet."""
-        url = f"http://127.0.0.1:{self.port}/api/v1/query?query={quote(expression)}"
-        try:
-            with urlopen(url, timeout=60) as answer:
-                found: list[dict[str, Any]] = json.load(answer)["data"]["result"]
-        except (URLError, ConnectionError):
-            return []
-        return [(one["metric"], float(one["value"][1])) for one in found]
-
-    def values(self, expression: str) -> list[float]:
-        return [value for _, value in self.query(expression)]
+def impatient(folder: Path) -> Path:
+    """The chart's alerts, each of which fires as soon as its expression has samples."""
+    rules = yaml.safe_load(ALERTS.read_text())
+    for rule in (rule for group in rules["groups"] for rule in group["rules"]):
+        rule["for"] = "0s"
+    file = folder / "alerts.yaml"
+    file.write_text(yaml.safe_dump(rules))
+    return file
 
 
 @pytest.fixture
 def prometheus(metered: Metered, tmp_path: Path) -> Iterator[Prometheus]:
-    """Scrapes the operators 0 and 1 every two seconds, and evaluates the chart's alerts."""
-    lacks = missing_for_prometheus()
-    if lacks:
-        pytest.skip("; ".join(lacks))
+    """Scrapes the operators 0 and 1, and evaluates the chart's alerts without their patience."""
     (tmp_path / "token").write_text(metered.reader)
     operators = {
         "job_name": "perdure",
@@ -115,19 +97,8 @@ def prometheus(metered: Metered, tmp_path: Path) -> Iterator[Prometheus]:
         "tls_config": {"insecure_skip_verify": True},
         "static_configs": [{"targets": [f"127.0.0.1:{port}" for port in metered.ports]}],
     }
-    often = {"scrape_interval": "2s", "scrape_timeout": "2s", "evaluation_interval": "2s"}
-    config = {"global": often, "rule_files": [str(ALERTS)], "scrape_configs": [operators]}
-    (tmp_path / "prometheus.yaml").write_text(yaml.safe_dump(config))
-    port = free_port()
-    argv = [str(PROMETHEUS.folder() / "prometheus"), f"--config.file={tmp_path / 'prometheus.yaml'}"]
-    argv += [f"--storage.tsdb.path={tmp_path / 'data'}", f"--web.listen-address=127.0.0.1:{port}"]
-    with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen(argv, stdout=log, stderr=log)
-    try:
-        yield Prometheus(port)
-    finally:
-        process.kill()
-        process.wait()
+    with started(tmp_path, operators, rules=(impatient(tmp_path),)) as running:
+        yield running
 
 
 def test_only_whom_the_api_server_lets_get_metrics_reads_them(metered: Metered, tmp_path: Path) -> None:
@@ -160,6 +131,7 @@ def test_a_new_leader_continues_what_prometheus_reads_and_a_deleted_job_has_no_s
         until("the job is read", lambda: prometheus.values(f"perdure_job_run{{{of}}}") == [1])
         until("its phase", lambda: prometheus.values(f'perdure_job_phase{{{of},phase="Running"}}') == [1])
         ((labels, _),) = until("its size", lambda: prometheus.query(f"perdure_job_replicas_wanted{{{of}}}"))
+        until("the watch is not late", lambda: prometheus.values("max(perdure_operator_watch_lag_seconds)") == [0])
         first = f"127.0.0.1:{metered.ports[both.index(leader)]}"
         assert labels["instance"] == first
         showing = "count(count by (instance) (perdure_job_info))"
@@ -172,3 +144,34 @@ def test_a_new_leader_continues_what_prometheus_reads_and_a_deleted_job_has_no_s
         scene.kubectl("delete", "trainingjob", "digits", "--wait=false")
         nothing = f"perdure_operator_leading == 1 unless on () perdure_job_info{{{of}}}"
         until("the leader is read, and no such job", lambda: prometheus.query(nothing))
+
+
+def test_a_job_without_room_and_an_operator_that_does_not_lead_are_alerts(
+    api_server: ApiServer, namespace: str, metered: Metered, prometheus: Prometheus, tmp_path: Path
+) -> None:
+    """Each alert's own patience: test_alerts.py."""
+    scene = Scene(api_server, namespace)
+    no_leader, waits = firing("PerdureNoLeader"), firing("PerdureJobWaits", f'namespace="{namespace}",name="digits"')
+    hold = {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": "metered-operator"},
+        "spec": {"holderIdentity": "another", "leaseDurationSeconds": 3600},
+    }
+    scene.apply()
+    api_server.kubectl("delete", "lease", "metered-operator", f"--namespace={SYSTEM}", "--ignore-not-found")
+    api_server.kubectl("create", "-f", "-", f"--namespace={SYSTEM}", input=json.dumps(hold))
+    with metered.operator(tmp_path, 0):
+        until("nobody leads", lambda: prometheus.query(no_leader))
+        assert prometheus.query(waits) == []
+        assert scene.names() == [], "no job is started"
+        api_server.kubectl("delete", "lease", "metered-operator", f"--namespace={SYSTEM}")
+        until("its pods have no node, as there is none", lambda: prometheus.query(waits))
+        until("somebody leads", lambda: not prometheus.query(no_leader))
+        starts(scene, *(scene.node(name) for name in ("n1", "n2")))
+        until("it trains", lambda: not prometheus.query(waits))
+
+
+def firing(alert: str, labels: str = "") -> str:
+    """The query that finds it."""
+    return f'ALERTS{{alertstate="firing",alertname="{alert}",{labels}}}'

@@ -10,10 +10,11 @@ import pytest
 
 from e2e.cluster.apiserver import ApiServer
 from perdure.wire import LABEL_JOB, LABEL_ROLE, Leave, Train
+from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.status import Phase
 from tests.api.conftest import Installed
 from tests.api.process import OperatorProcess
-from tests.api.scene import Scene, completed, starts, until
+from tests.api.scene import Scene, completed, refused, starts, until
 from tests.support.raw import template
 
 pytestmark = pytest.mark.api
@@ -80,6 +81,21 @@ def test_a_job_whose_template_was_made_invalid_goes_on_with_the_last_good_one(sc
     scene.apply(template=good)
     until("the correction is kept", lambda: [one["data"] for one in scene.revisions()] == [{"template": good}])
     until("the author is told nothing more", lambda: not scene.shows("TemplateInvalid"))
+
+
+def test_a_job_whose_bucket_is_refused_waits_with_the_remedy_and_tries_again_by_itself(scene: Scene) -> None:
+    nodes = [scene.node(name) for name in ("n1", "n2")]
+    scene.apply()
+    first, remedy = starts(scene, *nodes), "cannot list log/ of s3://bucket/digits: create the bucket"
+    for rank, name in enumerate(first):
+        scene.end_pod(name, refused(1, rank, remedy), exit_code=1)
+
+    told = until("it says so", lambda: scene.condition(ConditionType.RUNNING, "StorageRefused"))
+    assert told.status == "False"
+    assert remedy in told.message
+    until("its pods are gone, which would be in vain", lambda: not scene.names())
+    assert (scene.status().failures.code, scene.status().failures.infrastructure) == (0, 0)
+    until("it tries again", lambda: len(scene.names()) == 2)
 
 
 def test_members_leave_a_node_that_no_longer_exists(scene: Scene, api_server: ApiServer) -> None:

@@ -70,6 +70,18 @@ def test_unused_and_ungranted_rights_are_distinguished(tmp_path: Path) -> None:
     assert difference.ungranted == {Right("", "secrets", "get")}
 
 
+def test_a_right_that_an_operator_of_another_release_uses_is_used(tmp_path: Path) -> None:
+    log = tmp_path / "audit.log"
+    users = ("system:serviceaccount:other:other-operator", "system:serviceaccount:other:default")
+    wanted = ("create", "list")
+    entries = [request(verb, "pods", user=user) for verb, user in zip(wanted, users, strict=True)]
+    log.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    difference = audit_rbac([log], RENDERED, USER, others=[log])
+    assert Right("", "pods", "create") not in difference.unused
+    assert Right("", "pods", "list") in difference.unused
+    assert difference.ungranted == frozenset()
+
+
 @pytest.mark.api
 def test_every_right_is_used_and_every_verb_is_granted(
     request: pytest.FixtureRequest, api_server: ApiServer, installed: Installed
@@ -78,6 +90,7 @@ def test_every_right_is_used_and_every_verb_is_granted(
     if not {item.path.name for item in request.session.items} >= USING:
         pytest.skip(f"needs the tests in {', '.join(sorted(USING))} before it")
     assert api_server.audit_log in api_audit_logs()
-    difference = audit_rbac(api_audit_logs(), installed.rendered, installed.user)
+    logs = api_audit_logs()
+    difference = audit_rbac(logs, installed.rendered, installed.user, others=logs)
     assert difference.ungranted == frozenset()
     assert difference.unused == frozenset()

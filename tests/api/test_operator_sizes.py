@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from e2e.cluster.apiserver import ApiServer
+from perdure.wire import Train
+from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.status import Phase
 from tests.api.scene import Scene, starts, until
 from tests.support.raw import template
@@ -96,6 +98,30 @@ def test_who_asks_for_the_scale_gets_members_and_no_joiners(scene: Scene) -> Non
     assert (scale["spec"]["replicas"], scale["status"]["replicas"]) == (4, 2)
     found = scene.kubectl("get", "pods", f"--selector={scale['status']['selector']}", "--output=name")
     assert sorted(line.removeprefix("pod/") for line in found.split()) == members
+
+
+def test_without_room_for_more_members_a_job_trains_with_those_it_has_and_grows_once_there_is(scene: Scene) -> None:
+    nodes = [scene.node(name) for name in ("n1", "n2")]
+    scene.apply(disruption={}, elastic=GROWS)
+    members = starts(scene, *nodes)
+    scene.kubectl("scale", "trainingjob", scene.name, "--replicas=4")
+    until("joiners", lambda: len(scene.names()) == 4)
+    for joiner in set(scene.names()) - set(members):
+        scene.finds_no_room(joiner)
+    until("the size", lambda: scene.condition(ConditionType.SIZED, "OtherSize"))
+    assert sized(scene).startswith("2 members, 4 are wanted")
+    until("why", lambda: "0/2 nodes are available" in said(scene, "Disrupted"))
+    running = scene.status().find(ConditionType.RUNNING)
+    assert running is not None
+    assert running.status == "True"
+    scene.run_pods(*nodes)
+    until(
+        "four ranks",
+        lambda: (
+            sorted(one.rank for one in scene.assignments() if isinstance(one, Train) and one.run == 2) == [0, 1, 2, 3]
+        ),
+    )
+    assert set(members) < set(scene.names())
 
 
 def test_a_spare_is_no_member_and_takes_the_place_of_one(scene: Scene) -> None:

@@ -18,11 +18,19 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if .Values.metrics.enabled }}{{ .Values.metrics.certificateSecret }}{{ end -}}
 {{- end -}}
 
-{{- /* The Secret that is mounted for reports; empty if none is. */ -}}
-{{- define "perdure.reportsCertificate" -}}
 {{- /* An upgrade with --reuse-values from a chart without reports has no such values, or some of them. */ -}}
-{{- $reports := .Values.reports | default dict -}}
-{{- if $reports.enabled }}{{ $reports.certificateSecret | default (printf "%s-reports" (include "perdure.name" .)) }}{{ end -}}
+{{- define "perdure.reports" -}}
+{{- if (.Values.reports | default dict).enabled }}true{{ end -}}
+{{- end -}}
+
+{{- /* The user's Secret that is mounted for reports; empty if none is. */ -}}
+{{- define "perdure.reportsCertificate" -}}
+{{- if include "perdure.reports" . }}{{ .Values.reports.certificateSecret }}{{ end -}}
+{{- end -}}
+
+{{- /* The Secret in which the operator keeps its own certificates; empty if it keeps none. */ -}}
+{{- define "perdure.keysSecret" -}}
+{{- if and (include "perdure.reports" .) (not .Values.reports.certificateSecret) }}{{ include "perdure.name" . }}-keys{{ end -}}
 {{- end -}}
 
 {{- define "perdure.reportsPort" -}}

@@ -12,6 +12,8 @@ from perdure_operator.api.signal_rows import SignalRow
 AUTOSCALER_TAINT: Final = "ToBeDeletedByClusterAutoscaler"
 KARPENTER_TAINT: Final = "karpenter.sh/disrupted"
 VACATE_ANNOTATION: Final = "perdure.dev/vacate"
+SAVE_ANNOTATION: Final = "perdure.dev/save"
+"""Each new value asks the job's run for a save."""
 NO_EXECUTE: Final = "NoExecute"
 
 _ROWS: Final = resources.files(__package__).joinpath("default_signals.yaml").read_text(encoding="utf-8")

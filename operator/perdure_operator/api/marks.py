@@ -30,6 +30,11 @@ def marks(mode: Autoscaler | None, role: str) -> dict[str, str]:
     return {SAFE_TO_EVICT: "false", DO_NOT_DISRUPT: "true", ANNOTATION_AUTOSCALER: mode.value}
 
 
+def holds_node(found: Mapping[str, str]) -> bool:
+    """Whether what the operator marked this pod with keeps autoscalers from its node."""
+    return marked(found) and found.get(SAFE_TO_EVICT) != "true"
+
+
 def marked(found: Mapping[str, str]) -> bool:
     """Whether the operator marked this pod. Only then it may remove the marks."""
     return ANNOTATION_AUTOSCALER in found

@@ -32,6 +32,9 @@ ASSIGNMENT_VOLUME: Final = "perdure-assignment"
 CREDENTIALS_VOLUME: Final = "perdure-s3"
 """The volume with the Secret's keys, added if checkpoint.s3.credentialsSecret is set."""
 
+ORIGIN_CREDENTIALS_VOLUME: Final = "perdure-from-s3"
+"""The same for the root that the job begins from, added if checkpoint.from.s3.credentialsSecret is set."""
+
 REPORT_VOLUME: Final = "perdure-report"
 """The volume with the token by which a member's reports are known, where the operator takes any."""
 

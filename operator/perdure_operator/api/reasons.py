@@ -36,16 +36,17 @@ CONDITION_TYPES: Final[Mapping[ConditionType, str]] = {
     ConditionType.RUNNING: "True while every member is Ready and has its ranks; Progressing says whether "
     "training advances. Unknown if a member has ended while the run was being handed over, and the next run may "
     "have taken over before. Otherwise it says what the job waits for, whom it waits for, and until when.",
-    ConditionType.PROGRESSING: "False while rank 0 reports no new step for longer than its phase may take: 5 minutes "
-    "of training (30 before its pace is known), 15 of a save, an hour of an evaluation, 30 minutes otherwise, or ten "
-    "usual steps where these take longer; also while rank 0 says that its process hangs. Unknown once no report has "
-    "come for three minutes. Absent for a run that does not report, and before the second step that is reported.",
+    ConditionType.PROGRESSING: "False while rank 0 reports no progress for longer than its phase may take: 5 "
+    "minutes of training (30 before its pace is known), 15 of a save, an hour of an evaluation, 30 minutes otherwise, "
+    "or ten usual steps where these take longer; its process judges that itself. Unknown while the run may be at work "
+    "between two steps, and once no report has come for three minutes. Absent for a run that does not report, and "
+    "before the second step that is reported.",
     ConditionType.DISRUPTED: "True from the first signal that the run has to end until its successor is planned.",
     ConditionType.HANDING_OVER: "True while a next run is offered to the living members of this one; absent until "
     "that happens for the first time.",
     ConditionType.CHECKPOINT_FRESH: "False if the newest commit that rank 0 reports is three periods of "
-    "checkpoint.everySteps behind, or three of everySeconds and ten minutes old. Absent with everyEpochs, and without "
-    "reports.",
+    "checkpoint.everySteps behind, or three of everySeconds old, and ten minutes in any case, without the pauses "
+    "between two steps. Absent with everyEpochs, and without reports.",
     ConditionType.STORAGE_REACHABLE: "False while the periodic saves that rank 0 reports fail; the message says since "
     "when and why. Absent before its first save, and without reports.",
     ConditionType.SAVED: "How the last run ended. True if it saved or handed over everything. False if it failed, even "
@@ -100,6 +101,8 @@ class Reason(StrEnum):
     DELETION_REFUSED = "DeletionRefused"  # of DeletionsAllowed as well
     # Progressing, CheckpointFresh, StorageReachable
     STEPS_REPORTED = "StepsReported"
+    STRAGGLER = "Straggler"
+    MAY_BE_WORK = "MayBeWork"
     NO_PROGRESS = "NoProgress"
     MEMBER_WAITED_FOR = "MemberWaitedFor"
     RECENT_CHECKPOINT = "RecentCheckpoint"
@@ -193,9 +196,29 @@ REASONS: Final[Mapping[Reason, Explained]] = {
     Reason.TRAINING: Explained(
         "All members are Ready and have their ranks, and rank 0 reports new steps. status.progress says how far it is."
     ),
-    Reason.STEPS_REPORTED: Explained("Rank 0 reports new steps, or is busy with what makes none for a while."),
+    Reason.STEPS_REPORTED: Explained(
+        "Rank 0 reports new steps, or its process counts other progress, or is busy with what makes none for a while."
+    ),
+    Reason.STRAGGLER: Explained(
+        "Training advances, and the member that the message names has worked one and a half times as long in each step "
+        "as the others for a minute, so they wait for it. The operator does nothing about it.",
+        "Compare that node with the others: other pods on it, its clock rate, its disk and network where the member "
+        "waits for data. If the node is the cause, cordon it and delete the member: the job replaces it. If it is the "
+        "rank, and not the node, its part of the work is larger: look at the script.",
+    ),
+    Reason.MAY_BE_WORK: Explained(
+        "Rank 0 has made no new step for longer than its phase may take, and a member is in no call that waits for "
+        "other ranks: it may evaluate without the session's loaders, or hang. For a minute, it may also be that not "
+        "all members have said what they do; for half an hour, that one has never reported in this run; and for an "
+        "hour, that one sees progress of its own while others wait for it, as in a save. It becomes False once that "
+        "has lasted for an hour if the member computes, for half an hour if it stands still, or for "
+        "`failure.progressTimeoutSeconds` if that is set.",
+        "Nothing if the script works for so long between two steps; `perdure.poll(session)` in that work makes it "
+        "progress, and `PERDURE_HANG_SECONDS` on container 0 gives another limit. Otherwise look for `no progress for` "
+        "in the members' logs: the stacks of their threads follow.",
+    ),
     Reason.NO_PROGRESS: Explained(
-        "Rank 0 reports, and has made no new step for longer than its phase may take. Ranks may wait for each other, "
+        "Rank 0 reports, and has made no progress for longer than its phase may take. Ranks may wait for each other, "
         "for data or for storage. The operator does nothing about it.",
         "Look at the last lines of each member's log: after a minute a rank says which ranks it waits for, and a "
         "process that hangs has written the stacks of its threads (`no progress for`). To start again from the newest "
@@ -328,7 +351,7 @@ REASONS: Final[Mapping[Reason, Explained]] = {
         "Check the control plane and the network. failure.massOutageSeconds limits the wait.",
     ),
     Reason.NODE_UNREACHABLE: Explained(
-        "A member's node is not Ready, so the member cannot be asked to save.",
+        "A member's node is not Ready, so the member cannot be asked to save, and nobody can say whether it has ended.",
         "Nothing, if the node comes back. After failure.lostNodeSeconds the operator gives its members up.",
     ),
     Reason.MEMBER_NOT_READY: Explained(
@@ -348,7 +371,7 @@ REASONS: Final[Mapping[Reason, Explained]] = {
     ),
     Reason.DELETING_MEMBERS: Explained(
         "Members did not exit in time and have been deleted.",
-        "Nothing. A pod that outlives its grace period becomes MemberStuck.",
+        "Nothing. A pod that outlives its grace period on a Ready node becomes MemberStuck.",
     ),
     Reason.MEMBER_STUCK: Explained(
         "A deleted member outlives its grace period on a Ready node: the kubelet hangs, or the process cannot be "
@@ -499,12 +522,13 @@ REASONS: Final[Mapping[Reason, Explained]] = {
     Reason.RUN_PLANNED: Explained("All members are Ready. The operator assigns their ranks."),
     Reason.WITHDRAWN: Explained("The signal went away before the operator asked any member to leave. The run goes on."),
     Reason.SAVE_ASKED: Explained(
-        "A node announces something that may kill its members without notice, so the operator asked the run to save "
-        "and keep training. The commit has the reason `asked` in the log.",
+        "A node announces something that may kill its members without notice, or a user gave the job the annotation "
+        "perdure.dev/save, so the operator asked the run to save and keep training. The commit has the reason `asked` "
+        "in the log.",
     ),
     Reason.SAVE_NOT_ASKED: Explained(
-        "A node announces something that may kill its members without notice. With completion ExitCode the operator "
-        "cannot ask them to save and keep training.",
+        "A node announces something that may kill its members without notice, or a user asked. With completion "
+        "ExitCode the operator cannot ask them to save and keep training.",
         "Use a Session, or choose another reaction to the signal in disruption.signals.",
     ),
     Reason.STANDBYS_NOT_READY: Explained(

@@ -24,6 +24,7 @@ class SignalSource(StrEnum):
     NODE_DELETION = "NodeDeletion"  # the node object is being deleted, or gone
     SILENCE = "Silence"  # the node's condition Ready is not True
     EVICTION = "Eviction"  # an Eviction object asks the operator to move a pod
+    STRAGGLERS = "Stragglers"  # members on the node hold up jobs of three namespaces
     TAINT = "Taint"
     CONDITION = "NodeCondition"
     LABEL = "Label"
@@ -85,7 +86,14 @@ WELL: Final[Mapping[SignalSource, frozenset[str]]] = {
 _EFFECTS: Final = frozenset({"", "NoSchedule", "PreferNoSchedule", "NoExecute"})
 _STATUSES: Final = frozenset({None, "True", "False", "Unknown"})
 _BUILT_IN: Final = frozenset(
-    {SignalSource.CORDON, SignalSource.NODE_DELETION, SignalSource.SILENCE, SignalSource.EVICTION, SignalSource.JOB}
+    {
+        SignalSource.CORDON,
+        SignalSource.NODE_DELETION,
+        SignalSource.SILENCE,
+        SignalSource.EVICTION,
+        SignalSource.STRAGGLERS,
+        SignalSource.JOB,
+    }
 )
 """Sources with exactly one row, the shipped one: there is nothing to match."""
 

@@ -39,7 +39,7 @@ class S3(Model):
         json_schema_extra=checked(
             Rule(
                 f"self.matches(r'{_URL}')",
-                "checkpoint.s3.endpoint must be a http:// or https:// URL without user, query or fragment, "
+                "s3.endpoint must be a http:// or https:// URL without user, query or fragment, "
                 "such as https://minio.example:9000",
             )
         ),
@@ -49,7 +49,7 @@ class S3(Model):
         default=None,
         max_length=64,
         json_schema_extra=checked(
-            Rule("self.matches('^[a-z0-9-]+$')", "checkpoint.s3.region must be a region's name, such as eu-central-1")
+            Rule("self.matches('^[a-z0-9-]+$')", "s3.region must be a region's name, such as eu-central-1")
         ),
     )
     """Region of the bucket."""
@@ -61,7 +61,7 @@ class S3(Model):
         json_schema_extra=checked(
             Rule(
                 f"self.matches('{_NAME}')",
-                "checkpoint.s3.credentialsSecret must be the name of a Secret in the job's namespace, not a key: "
+                "s3.credentialsSecret must be the name of a Secret in the job's namespace, not a key: "
                 "create one with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY and give its name",
             )
         ),
@@ -84,6 +84,12 @@ class From(Model):
                 "has(self.uri) || has(self.epoch) || has(self.step) || has(self.seq) || has(self.pin)",
                 "checkpoint.from is empty: name a commit by epoch, step, seq or pin, or another root by uri",
             ),
+            Rule(
+                "!has(self.s3) || (has(self.uri) && self.uri.startsWith('s3://'))",
+                "checkpoint.from.s3 is only for another root in S3: remove it, or give checkpoint.from.uri as "
+                "s3://bucket/prefix",
+                ".s3",
+            ),
         )
     )
 
@@ -97,7 +103,11 @@ class From(Model):
             )
         ),
     )
-    """Another root, read with the job's endpoint and credentials. Absent: the job's own root."""
+    """Another root. Absent: the job's own root."""
+    s3: S3 | None = None
+    """How to reach that other root, in place of checkpoint.s3: an endpoint, region or pathStyle that this block does
+    not give is not taken from there. Without credentialsSecret the job's keys count. May be changed. Absent: the other
+    root is reached as the job's own."""
     epoch: int | None = Field(default=None, json_schema_extra=at_least("checkpoint.from.epoch", 0))
     """The newest commit made after exactly this many finished epochs."""
     step: int | None = Field(default=None, json_schema_extra=at_least("checkpoint.from.step", 0))
@@ -115,6 +125,15 @@ class From(Model):
         ),
     )
     """The commit that the script pinned under this name."""
+
+
+_SAME_COMMIT: Final = " && ".join(
+    f"has(self.from.{name}) == has(oldSelf.from.{name}) && "
+    f"(!has(self.from.{name}) || self.from.{name} == oldSelf.from.{name})"
+    for name in From.model_fields
+    if name != "s3"
+)
+"""All of `from` but how to reach its root. Compared in fewer words, the API server would find it too expensive."""
 
 
 class MirrorPolicy(Model):
@@ -153,7 +172,7 @@ class CheckpointPolicy(Model):
                 ".from",
             ),
             Rule(
-                "has(self.from) == has(oldSelf.from) && (!has(self.from) || self.from == oldSelf.from)",
+                f"has(self.from) == has(oldSelf.from) && (!has(self.from) || ({_SAME_COMMIT}))",
                 "checkpoint.from cannot be changed, it counts in the job's first run alone: create another job, whose "
                 "checkpoint.from names this one's root",
                 ".from",
@@ -254,7 +273,8 @@ class DisruptionPolicy(Model):
         ),
     )
     """How long leaving members may take to save. After that they are deleted, and the steps since the last
-    checkpoint are lost."""
+    checkpoint are lost. Members whose script still runs this long, and 30 s, after the job was Completed are not
+    protected from evictions any more."""
     replacement_timeout_seconds: int = Field(
         default=30,
         json_schema_extra=between(
@@ -308,6 +328,13 @@ class DisruptionPolicy(Model):
         return tuple(sorted({**cordon, **{name: Reaction(word) for name, word in self.signals.items()}}.items()))
 
 
+class SizePolicy(StrEnum):
+    """Who chooses the size of a job, within its bounds."""
+
+    CAPACITY = "Capacity"
+    GOODPUT = "Goodput"
+
+
 class FailurePolicy(Model):
     """How many failures a job survives, by their cause."""
 
@@ -327,6 +354,16 @@ class FailurePolicy(Model):
         json_schema_extra=at_least("failure.maxOutOfMemoryFailures", 0, "0 gives up at the first out-of-memory kill"),
     )
     """How many out-of-memory kills in a row at the same step the job survives. They tend to repeat."""
+    progress_timeout_seconds: int | None = Field(
+        default=None,
+        json_schema_extra=at_least(
+            "failure.progressTimeoutSeconds", 10, "less than two looks of the process at itself would end healthy runs"
+        ),
+    )
+    """How long a process may make no progress while it trains, or ten times what its steps take, before it is ended and
+    the job continues without it as after any failure of the script. Other phases, such as a save, an evaluation or the
+    first step of a run, have limits of their own, and none below this one. Absent: a process that hangs is named, and
+    left alone. An edit counts for members that are created after it."""
     lost_node_seconds: int = Field(
         default=60,
         json_schema_extra=at_least(
@@ -377,6 +414,13 @@ class Elastic(Model):
                 " && self.sizes.all(size, self.sizes.exists_one(other, other == size)))",
                 "elastic.sizes must rise, each size once, such as [2, 4, 8]: sort them and remove the doubles",
                 ".sizes",
+            ),
+            Rule(
+                "!has(self.pool) || has(self.policy) && self.policy == 'Goodput'",
+                "elastic.pool names the jobs that share devices by policy Goodput: set elastic.policy to Goodput, or "
+                "remove pool",
+                ".pool",
+                forbids=True,
             ),
         )
     )
@@ -429,6 +473,24 @@ class Elastic(Model):
     """Number of warm standbys beside a run that has started. They do not train, and no budget protects them. A spare
     replaces a leaving or lost member at once, and a growing run takes its new members from the spares first. The
     operator then refills them."""
+    policy: SizePolicy | None = Field(
+        default=None, json_schema_extra=one_of("elastic.policy", [word.value for word in SizePolicy], 16)
+    )
+    """Capacity: the size follows replicas. Goodput: the operator shares the devices of the pool's nodes among its jobs
+    by what they report of their speed; replicas is then the size of a job that reports nothing. Absent: Capacity."""
+    pool: str | None = Field(
+        default=None,
+        max_length=63,
+        json_schema_extra=checked(
+            Rule(f"self.matches('{_NAME}')", "elastic.pool must be a name in lower case, such as night")
+        ),
+    )
+    """The jobs of this namespace and policy Goodput that share devices; those that name none share, too."""
+
+    @property
+    def shares(self) -> bool:
+        """Whether the operator chooses the size by what the jobs of a pool gain."""
+        return self.policy is SizePolicy.GOODPUT
 
 
 class TrainingJobSpec(Model):
@@ -449,6 +511,14 @@ class TrainingJobSpec(Model):
                 "!has(self.elastic) || self.replicas <= self.elastic.maxReplicas",
                 "replicas must not be above elastic.maxReplicas: ask for fewer, or raise elastic.maxReplicas",
                 ".replicas",
+            ),
+            Rule(
+                "![self, oldSelf].all(one, has(one.elastic) && has(one.elastic.policy)"
+                " && one.elastic.policy == 'Goodput') || self.replicas == oldSelf.replicas",
+                "replicas cannot be changed with elastic.policy Goodput, as by an autoscaler of pods: the operator "
+                "chooses the size; change minReplicas or maxReplicas, or set policy to Capacity first",
+                ".replicas",
+                forbids=True,
             ),
             Rule(
                 "!has(self.elastic) || !self.checkpoint.uri.startsWith('file://')",
@@ -525,6 +595,7 @@ class TrainingJobSpec(Model):
     ttl_seconds_after_finished: int | None = Field(
         default=None, json_schema_extra=at_least("ttlSecondsAfterFinished", 0, "remove it to keep finished jobs")
     )
-    """Delete a finished job and its pods after this long. Its checkpoints stay. Absent: never."""
+    """Delete a finished job and its pods after this long, and after its members' scripts have ended. Its checkpoints
+    stay. Absent: never."""
     template: dict[str, Any] = Field(default_factory=dict)
     """An ordinary pod template; `schema.template` has its fields and its rules."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from pydantic import Field
 
@@ -89,6 +89,8 @@ class HistoryEntry(TolerantModel):
     """How many joined and left in all."""
     cause: str = ""
     """Why the run before it ended."""
+    disruption: Disruption | None = None
+    """The kind of that cause; absent for a job's first run, and if an older operator did not record it."""
     how: Takeover = Takeover.UNKNOWN
     """How it took over."""
     why: str = ""
@@ -115,6 +117,21 @@ class HistoryEntry(TolerantModel):
     """When it became the current run."""
 
 
+class EarlierDisruption(TolerantModel):
+    """Runs that history no longer lists and that followed one kind of disruption."""
+
+    disruption: Disruption
+    """Why the runs before them ended."""
+    live: int = 0
+    """How many took over between two batches, without a stop."""
+    in_place: int = 0
+    """How many in the same pods, after a save."""
+    recreate: int = 0
+    """How many in new pods."""
+    steps_lost: int = 0
+    """Steps that they did not begin with."""
+
+
 class EarlierTakeovers(TolerantModel):
     """How many runs that history no longer lists took over in each way."""
 
@@ -124,6 +141,19 @@ class EarlierTakeovers(TolerantModel):
     """Staying members saved and restarted in their pods."""
     recreate: int = 0
     """All members saved and left."""
+
+
+PAUSE_SECONDS: Final = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+"""Upper bounds of the pauses in PauseCounts.counts. Part of the format: they never change."""
+
+
+class PauseCounts(TolerantModel):
+    """Pauses of training in live take-overs, over the job's life, each as the first member reported it."""
+
+    counts: tuple[int, ...] = ()
+    """Of up to 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60 s, and longer; each pause in one of them."""
+    seconds: float = 0
+    """All of them together."""
 
 
 class Assigned(TolerantModel):
@@ -208,7 +238,7 @@ class Intent(TolerantModel):
     nodes: tuple[str, ...] = ()
     """The nodes that members have to leave."""
     since: datetime
-    """When the first signal was seen."""
+    """When the first signal of this disruption was seen."""
     newest: datetime | None = None
     """When the newest of `nodes` was added. The quiet second counts from here, and the time for image pulls."""
     deadline_seen: datetime | None = None
@@ -346,12 +376,13 @@ class Vacating(TolerantModel):
 
 
 class SavesAsked(TolerantModel):
-    """Saves that the operator asked for because of node signals, while the run keeps training."""
+    """Saves that the operator asked for because of node signals, or a user, while the run keeps training."""
 
     shown: tuple[str, ...] = ()
-    """The current signals that a save was asked for, at most 64: nodes and rows of the table."""
+    """The current signals that a save was asked for: perdure.dev/save with its value, and at most 64 nodes and rows of
+    the table."""
     count: int = 0
-    """How many in a row. The pause before the next one grows with it."""
+    """How many in a row. The pause before the next one grows with it. A user's requests count at most as one."""
     last_time: datetime | None = None
     """When the newest was asked for. The count ends 20 minutes later."""
 
@@ -477,6 +508,9 @@ class Failures(TolerantModel):
     """Out-of-memory kills in a row, none at a later step than the one before."""
     out_of_memory_step: int = 0
     """The step that they reached."""
+    hung_nodes: tuple[str, ...] = ()
+    """The newest 8 nodes of members that their agents ended because they made no progress, for as long as such a
+    failure counts. New members prefer other nodes."""
 
 
 class LostLog(TolerantModel):
@@ -540,6 +574,21 @@ class TrainingPhase(StrEnum):
         return cls.TRAINING
 
 
+class MoveAct(StrEnum):
+    """How far rank 0's trainer is in a live hand-over that it was offered.
+
+    A value of a newer operator, after a rollback, is read as Connecting; the next report overwrites it.
+    """
+
+    CONNECTING = "Connecting"
+    MOVING = "Moving"
+    VOTING = "Voting"
+
+    @classmethod
+    def _missing_(cls, value: object) -> MoveAct:  # noqa: ARG003
+        return cls.CONNECTING
+
+
 class SuspectDoes(StrEnum):
     """What is known of a member that all others wait for. A word of a newer operator is read as SaysNothing."""
 
@@ -563,15 +612,41 @@ class Suspect(TolerantModel):
     rank: int
     """Rank of its first process."""
     does: SuspectDoes
-    """Computes: its script takes CPU time. Stands: it takes none, and is in no call that is known to wait for ranks.
-    SaysNothing: it reports no standstill. NotHeard: it has not reported in this run."""
+    """Computes: its script takes CPU time. Stands: it takes none, and waits for no rank. SaysNothing: it reports no
+    standstill. NotHeard: no report came lately."""
+
+
+class Straggler(TolerantModel):
+    """A member that works for much longer in each step than the others, which wait for it."""
+
+    name: str
+    """The pod's name."""
+    node: str = ""
+    """Its node when the run was planned."""
+    rank: int
+    """Rank of its first process."""
+    own_percent: int
+    """The part of the time of its steps in which its slowest process works itself, or waits for its data."""
+    others_percent: int
+    """The median of the same of the other members."""
+    data_percent: int | None = None
+    """The part in which it waits for its data, if it tells."""
+    since: datetime
+    """Since when it is slow."""
+    named: bool = False
+    """Whether it has been slow for a minute. Then Progressing and an event name it."""
+    heard_time: datetime | None = None
+    """When its report last said so."""
 
 
 class TrainingProgress(TolerantModel):
-    """Where training stands, as the run's rank 0 reported it while it trained."""
+    """Where training stands, as the run's rank 0 reported it while it trained, or another member while rank 0 is
+    silent."""
 
     run: int
     """The run that it reported about."""
+    rank: int = 0
+    """The rank that reported it: another one than 0 while rank 0 is silent."""
     step: int
     """Optimizer steps done."""
     epoch: int | None = None
@@ -582,12 +657,21 @@ class TrainingProgress(TolerantModel):
     """What its trainer is busy with; absent if this operator does not know the word."""
     phase_time: datetime | None = None
     """When rank 0 first reported this phase, after another one."""
+    handover_act: MoveAct | None = None
+    """How far rank 0 is in a live hand-over that is offered to it."""
     began_time: datetime | None = None
     """Time of the first reported step since the members last restarted."""
     seconds_per_step: float | None = None
     """Seconds from one step to the next, over the last seconds of training; absent before the run has made two."""
     samples_per_second: float | None = None
     """Samples per second of all ranks together, over the last seconds; absent if they had no step."""
+    data_wait_percent: int | None = None
+    """The part of its steps in which rank 0 waits for a batch of the session's loader."""
+    own_percent: int | None = None
+    """The part of its steps in which rank 0 waits for no other rank."""
+    paused_seconds: int | None = None
+    """Seconds in which training paused between two steps since the newest commit, as for evaluations; absent if it made
+    steps all the time."""
     storage_failing_since: datetime | None = None
     """When the first of the saves failed that have failed in a row; absent if the newest one succeeded."""
     storage_why: str = ""
@@ -597,14 +681,129 @@ class TrainingProgress(TolerantModel):
     remaining_seconds: int | None = None
     """An estimate of the seconds to the end of the training."""
     death_costs: str = ""
-    """What the death of any one member costs now: no finished step, at most so many finished steps, or all steps since
-    the newest checkpoint, for good or until the mirror is whole; absent while rank 0 does not report it."""
+    """What the death of any one member costs now; absent while rank 0 does not report it."""
+    live: bool | None = None
+    """Whether members can change live, between two batches; absent while rank 0 does not report it."""
+    live_why: str = ""
+    """Why they cannot."""
+    required_grace_seconds: int | None = None
+    """An estimate of what a save takes that begins now, by what the newest one took; absent before the first one."""
+    save_stall_seconds: float | None = None
+    """How long training stood still for the newest periodic save."""
+    save_seconds: float | None = None
+    """How long the newest save took, until it was in the log; absent before the first one."""
+    batch: int | None = None
+    """Samples in a step of all ranks together, where the script lets its session choose them."""
+    efficiency_percent: int | None = None
+    """What a sample of such a step wins, beside one in a step of the script's own batch, as measured."""
+    values: dict[str, float] = Field(default_factory=dict)
+    """The newest numbers that rank 0's script has reported, by name."""
     hang_time: datetime | None = None
     """Since when rank 0 reports that its process hangs; absent while it does not."""
+    watched_time: datetime | None = None
+    """When rank 0 last reported that its process looks at itself, and so would say that it hangs."""
+    may_be_work: bool = False
+    """Whether a run that makes no progress may also be at work for long."""
     suspects: tuple[Suspect, ...] = ()
     """Members that the others wait for; absent unless the run hangs and these are one, or all on one node."""
+    stragglers: tuple[Straggler, ...] = ()
+    """Members that hold up the others while the run advances; absent if there are none, or fewer than three tell."""
     observed_at: datetime
     """When the report came. It is shown once a minute at most."""
+
+
+class TimeGoesTo(StrEnum):
+    """What a job's time goes to while the operator waits for it. A word of a newer operator is read as Held."""
+
+    HELD = "Held"  # no member may be created yet
+    NODES = "Nodes"  # a member has no node
+    MEMBERS = "Members"  # members have nodes, and start
+    RUN = "Run"  # a run is on
+
+    @classmethod
+    def _missing_(cls, value: object) -> TimeGoesTo:  # noqa: ARG003
+        return cls.HELD
+
+
+class SecondsSpent(TolerantModel):
+    """A job's time by cause. Of the time of runs, rank 0 gives account, or a member that has ended."""
+
+    held: float = 0
+    """No run was on, and none of its members might be created: a pause after a failure, or another gate."""
+    nodes: float = 0
+    """No run was on, and a member had no node."""
+    members: float = 0
+    """No run was on, and members on their nodes were not Ready."""
+    productive: float = 0
+    """In finished steps, without those that a later run had to make again."""
+    start: float = 0
+    """Processes started, imported and looked for each other."""
+    restore: float = 0
+    """The newest commit was restored."""
+    data: float = 0
+    """Training waited for a batch of the session's loaders."""
+    save: float = 0
+    """Training stood still for a save."""
+    evaluation: float = 0
+    """Passes over an evaluation's loader, and what followed the last step."""
+    handover: float = 0
+    """Training stood still for a live hand-over."""
+    hang: float = 0
+    """The process said that it hung."""
+    redone: float = 0
+    """In steps that a later run did not begin with, and in those that were never finished."""
+    unreported: float = 0
+    """A run was on, and nobody gave account."""
+
+
+class OpenAccount(TolerantModel):
+    """The newest run that gave account of its time, as far as it is counted."""
+
+    run: int
+    """The run."""
+    step: int = 0
+    """Steps done."""
+    productive: float = 0
+    """The productive seconds of that run that are counted in `spent`."""
+    start: float = 0
+    """The same of those in which its processes started, and those of them in which another run went on."""
+    restore: float = 0
+    """The same of the restore."""
+    data: float = 0
+    """The same of waits for batches."""
+    save: float = 0
+    """The same of saves."""
+    evaluation: float = 0
+    """The same of evaluations."""
+    handover: float = 0
+    """The same of live hand-overs."""
+    hang: float = 0
+    """The same of hangs."""
+    unfinished: float = 0
+    """Seconds since its last step that have no cause yet."""
+    unsaved: float = 0
+    """Productive seconds whose steps are in no commit yet."""
+    unsaved_steps: int = 0
+    """These steps."""
+    joined: bool = False
+    """Whether who told it last joined a living run and knows of no commit since."""
+
+
+class TimeAccount(TolerantModel):
+    """What the job's time went to, since an operator that keeps account has seen it first."""
+
+    goes_to: TimeGoesTo | None = None
+    """What the operator waits for; absent while no time counts: suspended, completed or failed."""
+    since: datetime | None = None
+    """Since when; absent with it."""
+    run_seconds: float = 0
+    """How long runs were on, before that."""
+    spent: SecondsSpent = SecondsSpent()
+    """The seconds by cause, up to the newest report and the newest change."""
+    open: OpenAccount | None = None
+    """The newest run that gave account."""
+    before: OpenAccount | None = None
+    """The run that handed over to it live, while its leavers may still tell what they did last."""
 
 
 class LastSave(TolerantModel):
@@ -635,6 +834,19 @@ class Condition(TolerantModel):
     """The generation of the spec that it describes."""
 
 
+class Scaling(TolerantModel):
+    """The size that a job of policy Goodput was given."""
+
+    size: int
+    """Members."""
+    speedup: float | None = None
+    """How much faster than one process it is expected to train; absent if nothing is known."""
+    why: str = ""
+    """Why this size."""
+    since: datetime
+    """When the size was chosen."""
+
+
 class TrainingJobStatus(TolerantModel):
     """The operator's memory of one job. Fields from `current` on are for the operator only."""
 
@@ -656,6 +868,8 @@ class TrainingJobStatus(TolerantModel):
     """Progress of the current run, as its rank 0 reports it; absent without reports."""
     last_save: LastSave | None = None
     """The newest commit that rank 0 reports; absent if nothing was heard of one."""
+    time_account: TimeAccount | None = None
+    """What the job's time went to; absent before the first round."""
     result: dict[str, Any] | None = None
     """The script's result, `session.result`, of the newest run that ended with one."""
     steps_lost: int = 0
@@ -673,7 +887,7 @@ class TrainingJobStatus(TolerantModel):
     exit_seconds: float | None = None
     """Seconds that members took to save and leave when last asked; absent before the first time."""
     replicas: int = 0
-    """Living members of the current run, for the scale subresource."""
+    """Living members of the current run, or of a finished job, for the scale subresource."""
     selector: str = ""
     """Selects the job's members, for the scale subresource."""
     how: Takeover | None = None
@@ -682,6 +896,10 @@ class TrainingJobStatus(TolerantModel):
     """The newest 20 runs, oldest first."""
     earlier_takeovers: EarlierTakeovers = EarlierTakeovers()
     """The runs before those, counted, so that counters of metrics go on."""
+    earlier_disruptions: tuple[EarlierDisruption, ...] = ()
+    """The same runs by what ended the run before each of them, as far as that was recorded."""
+    pauses: PauseCounts = PauseCounts()
+    """The pauses of all runs, so that a histogram of metrics goes on."""
     failures: Failures = Failures()
     """Budgets used up so far."""
     start_time: datetime | None = None
@@ -711,7 +929,9 @@ class TrainingJobStatus(TolerantModel):
     vacate: Vacating | None = None
     """Set while the job has the annotation perdure.dev/vacate=true."""
     saves: SavesAsked | None = None
-    """Saves that node signals caused."""
+    """Saves that node signals, or a user, caused."""
+    scaling: Scaling | None = None
+    """The size by policy Goodput; absent with another."""
     growth: Growth | None = None
     """Set when an attempt at a larger run was given up, until the run has the wanted size."""
     gang: GangRest | None = None
@@ -724,6 +944,13 @@ class TrainingJobStatus(TolerantModel):
     """When a node was given up last while an outage went on. The wait for the next one counts from here."""
     template_checked: str = ""
     """Hash of the pod that passed the dry run last. It names the ControllerRevision that keeps its template."""
+
+    def stored(self) -> dict[str, Any]:
+        """The JSON that the cluster keeps, and that `kubectl describe` shows: what differs from its default, and what
+        people and scripts read. So a default that was written once must stay: it is part of the format."""
+        differs = self.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
+        always = self.model_dump(mode="json", by_alias=True, exclude_none=True, include=ALWAYS_STORED)
+        return differs | {name: _merged(differs.get(name), value) for name, value in always.items() if value != []}
 
     def find(self, kind: ConditionType) -> Condition | None:
         """The condition of this type, or None."""
@@ -745,3 +972,22 @@ class TrainingJobStatus(TolerantModel):
             if end is not None and end.status == "True":
                 return end.last_transition_time
         return None
+
+
+ALWAYS_STORED: Final[dict[str, Any]] = {
+    **dict.fromkeys(("phase", "conditions", "run", "progress", "replicas", "selector", "observed_generation"), True),
+    **dict.fromkeys(("steps_lost", "steps_in_doubt", "runs_unreported"), True),
+    "failures": {"code", "infrastructure", "out_of_memory"},
+    "history": {"__all__": {"how", "steps_lost", "steps_in_doubt"}},
+}
+"""What of a status is stored also where it is as by default."""
+
+
+def _merged(differs: Any, always: Any) -> Any:
+    """All of both; what both have is the same."""
+    if isinstance(differs, dict) and isinstance(always, dict):
+        names = {**differs, **always}
+        return {name: _merged(differs.get(name), always.get(name)) for name in names}
+    if isinstance(differs, list) and isinstance(always, list):
+        return [_merged(one, other) for one, other in zip(differs, always, strict=True)]
+    return differs if always is None else always

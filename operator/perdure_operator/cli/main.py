@@ -49,12 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     where = run.add_mutually_exclusive_group()
     where.add_argument("--namespace", help="serve one namespace")
     where.add_argument("--all-namespaces", action="store_true", help="serve all namespaces (the default)")
-    run.add_argument("--kubeconfig", metavar="FILE", help="instead of the pod's ServiceAccount")
-    run.add_argument("--lease-namespace", default=os.environ.get("POD_NAMESPACE", "default"), metavar="NAMESPACE")
-    run.add_argument("--lease-name", default="perdure-operator", metavar="NAME")
-    run.add_argument(
-        "--lease-seconds", type=_positive, default=15, metavar="N", help="time until a dead leader is replaced"
-    )
+    _add_lease(run)
     run.add_argument("--health-port", type=int, default=8080, metavar="PORT", help="0: no health endpoint")
     run.add_argument("--signals", metavar="FILE.yaml", help="rows of the table of signals: see the command `signals`")
     run.add_argument("--node-claims", action="store_true", help="get the NodeClaim of a node that Karpenter takes away")
@@ -66,6 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--reports-port", type=_port, metavar="PORT", help="take members' reports; default: none")
     run.add_argument("--reports-url", metavar="URL", help="where members reach that port: https://host:port")
     run.add_argument("--reports-certificate", metavar="FOLDER", help="tls.crt, tls.key, and ca.crt to check them by")
+    run.add_argument("--reports-secret", metavar="NAME", help="instead: where the operator keeps its own certificates")
     run.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
     run.add_argument("--log-format", default="json", choices=["json", "text"])
     run.set_defaults(command=_run)
@@ -86,9 +82,22 @@ def _parser() -> argparse.ArgumentParser:
     seen.add_argument("--pod", metavar="FILE.yaml", help="say what this pod of a job would cause by itself")
     signals.set_defaults(command=_signals)
 
+    verify = commands.add_parser("verify", help="say whether the CRD is served and an operator leads (helm test)")
+    _add_lease(verify)
+    verify.set_defaults(command=_verify)
+
     crd = commands.add_parser("crd", help="print the CustomResourceDefinition")
     crd.set_defaults(command=_crd)
     return parser
+
+
+def _add_lease(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--kubeconfig", metavar="FILE", help="instead of the pod's ServiceAccount")
+    parser.add_argument("--lease-namespace", default=os.environ.get("POD_NAMESPACE", "default"), metavar="NAMESPACE")
+    parser.add_argument("--lease-name", default="perdure-operator", metavar="NAME")
+    parser.add_argument(
+        "--lease-seconds", type=_positive, default=15, metavar="N", help="time until a dead leader is replaced"
+    )
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -114,14 +123,16 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0 if asyncio.run(operator.run(options)) else 1
 
 
-def _reports(options: Callable[[int, str, Path], Options], arguments: argparse.Namespace) -> Options | None:
+def _reports(options: Callable[[int, str, Path | None, str], Options], arguments: argparse.Namespace) -> Options | None:
     """Where members report. Raises UserError for a part of it alone."""
     port, url, folder = arguments.reports_port, arguments.reports_url, arguments.reports_certificate
-    if port is None and url is None and folder is None:
+    secret = arguments.reports_secret
+    if port is None and url is None and folder is None and secret is None:
         return None
-    if port is None or url is None or folder is None:
-        raise UserError("--reports-port, --reports-url and --reports-certificate belong together: give all three")
-    return options(port, url, Path(folder))
+    if port is None or url is None or (folder is None) == (secret is None):
+        words = "--reports-port, --reports-url and either --reports-certificate or --reports-secret belong together"
+        raise UserError(f"{words}: give all three")
+    return options(port, url, Path(folder) if folder else None, secret or "")
 
 
 def _explain(arguments: argparse.Namespace) -> int:
@@ -180,6 +191,29 @@ def _object(path: str, kind: str, read: Callable[[dict[str, Any]], View]) -> Vie
         return read(raw)
     except (AttributeError, KeyError, TypeError, ValueError):
         raise UserError(f"{path}: no {kind} as an API server has it: {make}") from None
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    found = asyncio.run(_problems(arguments))
+    for problem in found:
+        sys.stderr.write(f"perdure-operator: {problem}\n")
+    if not found:
+        sys.stdout.write("the CustomResourceDefinition is served and knows all fields, and an operator leads\n")
+    return 1 if found else 0
+
+
+async def _problems(arguments: argparse.Namespace) -> list[str]:
+    from perdure_operator.cluster import kube  # noqa: PLC0415
+    from perdure_operator.cluster.election import LeaseSettings  # noqa: PLC0415
+    from perdure_operator.cluster.protocol import ApiError  # noqa: PLC0415
+    from perdure_operator.loop.verify import problems  # noqa: PLC0415
+
+    lease = LeaseSettings(arguments.lease_namespace, arguments.lease_name, arguments.lease_seconds)
+    async with await kube.login(arguments.kubeconfig) as api:
+        try:
+            return await problems(api, lease)
+        except ApiError as error:
+            raise UserError(f"the installation cannot be verified: {error}") from None
 
 
 def _crd(_: argparse.Namespace) -> int:

@@ -44,6 +44,10 @@ _WAITS: Final = 2
 """Periods to wait for an answer, one after the other. If this process was delayed itself, the answer is already there
 and is read in the second one."""
 
+_OBEYED: Final = 2
+"""Periods that an attempt waits at most because the API server asked for it (Retry-After): a leader that waited for
+longer would lose its Lease after two refusals."""
+
 _WATCH_SECONDS: Final = 300.0
 
 _FIRST_PAUSE: Final = 0.1
@@ -134,6 +138,8 @@ class Election:
         self._known = False
         """Whether `_seen` is the newest state as far as this process knows."""
         self._tried = 0.0
+        self._asked = 0.0
+        """For how many seconds the API server asked to be left alone when it refused the newest call."""
         self._renewed = 0.0
         self.leading = False
 
@@ -152,7 +158,7 @@ class Election:
             if await self._follow():
                 pause = _FIRST_PAUSE
             else:
-                await self._sleep(pause)
+                await self._sleep(max(pause, self._asked))
                 pause = min(2 * pause, self._settings.period)
         self.leading = True
         logger.info("this process is leading as %s: it alone writes until it ends or loses %s", self._me, self._where)
@@ -160,7 +166,8 @@ class Election:
     async def hold(self) -> None:
         """Renew forever, one period after each attempt began; raises LeaseLost."""
         while True:
-            await self._sleep(max(0.0, self._tried + self._settings.period - self._monotonic()))
+            pause = max(self._settings.period, self._asked)
+            await self._sleep(max(0.0, self._tried + pause - self._monotonic()))
             before = self._renewed
             renewed, age = await self._attempt(), self._monotonic() - before
             if renewed and age >= _FENCE * self._settings.period:
@@ -189,12 +196,13 @@ class Election:
 
     async def _attempt(self) -> bool:
         """Take or renew the Lease; False if that is not due or fails for now. Raises LeaseLost."""
-        self._tried = self._monotonic()
+        self._tried, self._asked = self._monotonic(), 0.0
         try:
             return await self._take_or_renew()
         except (AlreadyExists, Conflict):
             return False  # another candidate was faster
         except (ApiError, TimeoutError) as error:
+            self._obey(error)
             what = "renewed" if self.leading else "taken"
             why = str(error) or "no answer in time"
             logger.warning("%s could not be %s, this is tried again: %s", self._where, what, why)
@@ -211,17 +219,17 @@ class Election:
         return await self._perform_step()
 
     async def _perform_step(self) -> bool:
-        match next_step(self._seen, self._me, self._monotonic(), leading=self.leading):
-            case ElectionStep.WAIT:
-                return False
-            case ElectionStep.END:
-                self.leading = False
-                raise LeaseLost(f"{self._where} is held by {self._seen.holder}")
-            case ElectionStep.CREATE:
-                write = self._api.create(LEASES, self._settings.namespace, self._body({}, self._me))
-            case ElectionStep.TAKE:
-                write = self._replace(self._lease, holder=self._me, seconds=self._settings.seconds)
-        self._known = False  # without a good answer, read the Lease next time
+        step = next_step(self._seen, self._me, self._monotonic(), leading=self.leading)
+        if step is ElectionStep.WAIT:
+            return False
+        if step is ElectionStep.END:
+            self.leading = False
+            raise LeaseLost(f"{self._where} is held by {self._seen.holder}")
+        self._known = False  # without a good answer, or while the time is not known, read the Lease next time
+        if step is ElectionStep.CREATE:
+            write = self._api.create(LEASES, self._settings.namespace, self._body({}, self._me))
+        else:
+            write = self._replace(self._lease, holder=self._me, seconds=self._settings.seconds)
         sent = self._monotonic()
         self._record(await self._with_timeout(write))
         self._renewed = sent
@@ -266,8 +274,13 @@ class Election:
             return True
         except ApiError as error:
             self._known = False
+            self._obey(error)
             logger.debug("%s cannot be watched, so it is read now and then: %s", self._where, error)
         return changed
+
+    def _obey(self, error: Exception) -> None:
+        asked = error.retry_after if isinstance(error, ApiError) else None
+        self._asked = min(asked or 0.0, _OBEYED * self._settings.period)
 
     def _left(self) -> float:
         return max(0.0, self._seen.free_at - self._monotonic())

@@ -262,6 +262,14 @@ class KubeApi:
             data = await _read(answer)
         return _body(what, int(answer.status), data, answer.headers)
 
+    async def document(self, path: str) -> Json:
+        """What the API server has at a path that is none of the API's objects. Raises ApiError."""
+        what = f"GET {path}"
+        async with _bounded(what, self._timeout):
+            answer = await self._send("GET", path, self._timeout, accept="*/*")
+            data = await _read(answer)
+        return _body(what, int(answer.status), data, answer.headers)
+
     async def _call(
         self,
         method: str,
@@ -287,10 +295,11 @@ class KubeApi:
         query: Mapping[str, str] | None = None,
         body: Json | Sequence[Json] | None = None,
         content: str = _JSON,
+        accept: str = _JSON,
     ) -> Any:
         """Send a request and return the answer's status and headers; its body is unread."""
         # The client's own serializer would do this for its models; our bodies are JSON already.
-        headers = {**self._transport.default_headers, "Accept": _JSON, "Content-Type": content}
+        headers = {**self._transport.default_headers, "Accept": accept, "Content-Type": content}
         await self._transport.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
         url = self._transport.configuration.host + path + (f"?{urlencode(query)}" if query else "")
         sent = self._clock.monotonic()

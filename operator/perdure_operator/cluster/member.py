@@ -15,7 +15,7 @@ from perdure import wire
 from perdure.wire import CommitSelector, Env, ResumeFrom
 from perdure_operator.api import names
 from perdure_operator.api.marks import marks
-from perdure_operator.api.spec import CheckpointPolicy, From
+from perdure_operator.api.spec import S3, CheckpointPolicy, From
 from perdure_operator.cluster.protocol import JOBS, Json
 from perdure_operator.state.snapshot import KeptTemplate, Snapshot
 
@@ -58,7 +58,7 @@ def pod(
     if avoid:
         body["spec"]["affinity"] = _prefer_other_nodes(avoid, body["spec"].get("affinity") or {})
     spec = _with_node_name(_with_keys_mounted(job.spec.checkpoint, body["spec"]))
-    spec = _with_batch(job, _with_priority_class(priority_class, spec))
+    spec = _with_limits(job, _with_priority_class(priority_class, spec))
     if channel:
         annotations[wire.ANNOTATION_REPORT] = channel
         spec = _with_channel(job, spec)
@@ -125,7 +125,7 @@ def _pod_spec(job: Snapshot, name: str, template: Json) -> Json:
     spec["automountServiceAccountToken"] = False
     if spec.get("terminationGracePeriodSeconds") is None:
         spec["terminationGracePeriodSeconds"] = wire.DEFAULT_GRACE_SECONDS
-    spec["volumes"] = [*(spec.get("volumes") or []), _assignment_volume()]
+    spec["volumes"] = [*(spec.get("volumes") or []), _assignment_volume(), *_origin_keys_volumes(job.spec.checkpoint)]
     if spec.get("topologySpreadConstraints") is None:
         spec["topologySpreadConstraints"] = [_soft_spread(job)]
     containers = spec.get("containers") or [{}]
@@ -183,12 +183,16 @@ def _prefer_other_nodes(nodes: tuple[str, ...], given: Json) -> Json:
 
 def _trainer(job: Snapshot, name: str, spec: Json, container: Json) -> Json:
     command = [*(container.get("command") or []), *(container.get("args") or [])]
+    keys = [
+        {"name": volume["name"], "mountPath": wire.FROM_CREDENTIALS_FOLDER, "readOnly": True}
+        for volume in _origin_keys_volumes(job.spec.checkpoint)
+    ]
     mount = {"name": names.ASSIGNMENT_VOLUME, "mountPath": wire.ASSIGNMENT_FOLDER, "readOnly": True}
     trainer = {key: value for key, value in container.items() if key != "args"}
     return trainer | {
         "command": ["perdure", "run", "--", *command],
         "env": _env(job, name, spec, container.get("env") or []),
-        "volumeMounts": [*(container.get("volumeMounts") or []), mount],
+        "volumeMounts": [*(container.get("volumeMounts") or []), mount, *keys],
         "terminationMessagePath": wire.TERMINATION_LOG,
         "terminationMessagePolicy": "File",
         # A process without a handler yet would lose SIGTERM. A preStop hook of the user's replaces this one.
@@ -239,6 +243,13 @@ def _checkpoint_env(checkpoint: CheckpointPolicy) -> dict[str, str]:
             Env.S3_REGION: checkpoint.s3.region,
             Env.S3_PATH_STYLE: "true" if checkpoint.s3.path_style else "false",
         }
+    if there := _origin_s3(checkpoint):
+        values |= {
+            Env.FROM_S3_ENDPOINT: there.endpoint,
+            Env.FROM_S3_REGION: there.region,
+            Env.FROM_S3_PATH_STYLE: "true" if there.path_style else "false",
+            Env.FROM_S3_CREDENTIALS: wire.FROM_CREDENTIALS_FOLDER if there.credentials_secret else None,
+        }
     return {name: str(value) for name, value in values.items() if value is not None}
 
 
@@ -288,17 +299,26 @@ def _with_keys_mounted(checkpoint: CheckpointPolicy, spec: Json) -> Json:
         "env": [folder, *(variable for variable in trainer["env"] if variable.get("name") != Env.S3_CREDENTIALS)],
         "volumeMounts": [*trainer["volumeMounts"], mount],
     }
-    return spec | {"volumes": [*spec["volumes"], _keys_volume(secret)], "containers": [trainer, *others]}
+    return spec | {
+        "volumes": [*spec["volumes"], _keys_volume(names.CREDENTIALS_VOLUME, secret)],
+        "containers": [trainer, *others],
+    }
 
 
-def _with_batch(job: Snapshot, spec: Json) -> Json:
-    """Pass globalBatchSize to the trainer, which only compares it with the script's. So it is not part of the hash."""
-    batch = job.spec.elastic.global_batch_size if job.spec.elastic else None
-    if batch is None:
-        return spec
+def _with_limits(job: Snapshot, spec: Json) -> Json:
+    """Pass on what members of one run may have in different values, so that it is not part of the hash.
+
+    A trainer only compares globalBatchSize with the script's, and each process watches itself by its own
+    progressTimeoutSeconds.
+    """
+    numbers = {
+        Env.GLOBAL_BATCH_SIZE: job.spec.elastic.global_batch_size if job.spec.elastic else None,
+        Env.PROGRESS_TIMEOUT_SECONDS: job.spec.failure.progress_timeout_seconds,
+    }
+    mine = {name: str(number) for name, number in numbers.items() if number is not None}
     trainer, *others = spec["containers"]
-    variable = {"name": Env.GLOBAL_BATCH_SIZE, "value": str(batch)}
-    variables = [variable, *(one for one in trainer["env"] if one.get("name") != Env.GLOBAL_BATCH_SIZE)]
+    variables = [{"name": name, "value": value} for name, value in mine.items()]
+    variables += (one for one in trainer["env"] if one.get("name") not in mine)
     return spec | {"containers": [trainer | {"env": variables}, *others]}
 
 
@@ -339,7 +359,7 @@ def _with_priority_class(name: str, spec: Json) -> Json:
     return kept | {"priorityClassName": name}
 
 
-def _keys_volume(secret: str) -> Json:
+def _keys_volume(volume: str, secret: str) -> Json:
     """Only the keys of the Secret, readable by every user of the image; fsGroup is up to the template."""
     source = {
         "secretName": secret,
@@ -348,7 +368,19 @@ def _keys_volume(secret: str) -> Json:
         "optional": True,
         "defaultMode": 0o444,
     }
-    return {"name": names.CREDENTIALS_VOLUME, "secret": source}
+    return {"name": volume, "secret": source}
+
+
+def _origin_keys_volumes(checkpoint: CheckpointPolicy) -> list[Json]:
+    """The keys of the root that the job begins from, for files alone: its later runs need neither, nor the Secret."""
+    there = _origin_s3(checkpoint)
+    if there is None or there.credentials_secret is None:
+        return []
+    return [_keys_volume(names.ORIGIN_CREDENTIALS_VOLUME, there.credentials_secret)]
+
+
+def _origin_s3(checkpoint: CheckpointPolicy) -> S3 | None:
+    return checkpoint.from_.s3 if checkpoint.from_ else None
 
 
 def _secret(checkpoint: CheckpointPolicy) -> str | None:

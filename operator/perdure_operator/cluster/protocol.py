@@ -63,6 +63,8 @@ NODE_CLAIMS: Final = Resource("karpenter.sh", "v1", "nodeclaims", namespaced=Fal
 EVENTS: Final = Resource("events.k8s.io", "v1", "events")
 CRDS: Final = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", namespaced=False)
 CONFIG_MAPS: Final = Resource("", "v1", "configmaps")
+SECRETS: Final = Resource("", "v1", "secrets")
+"""Only the one with the operator's own certificates: see `loop.keys`."""
 LEASES: Final = Resource("coordination.k8s.io", "v1", "leases")
 EVICTIONS: Final = Resource("lifecycle.k8s.io", "v1alpha1", "evictions")
 """Only in Kubernetes 1.37 and later, and only if enabled: see `serves`."""

@@ -15,6 +15,7 @@ from typing import Final
 
 from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import TrainingJobStatus
+from perdure_operator.decide.accounting import keep_account
 from perdure_operator.decide.budget import protect, relax
 from perdure_operator.decide.clock_skew import correct_times
 from perdure_operator.decide.draft import Draft
@@ -204,6 +205,7 @@ def decide(snapshot: Snapshot) -> Decision:
     draft = _through_stages(draft)
     if stage_of(draft.status) is not Stage.FINISHED:
         draft = _in_turn(draft, WRITES)
+    draft = keep_account(draft)
     decision = summarise(draft).decision()
     if _awaits_first_dry_run(draft):
         return decision.model_copy(update={"status": None, "events": ()})

@@ -91,6 +91,13 @@ def run_given(text: str) -> int:
     return said.run if isinstance(said, Train) else 0
 
 
+@lru_cache(maxsize=4096)
+def run_joined(text: str) -> int:
+    """The run that an annotation has its pod join live as a newcomer, 0 if there is none."""
+    said = _read(text)
+    return said.run if isinstance(said, Train) and said.handover and said.rank in said.handover.joins else 0
+
+
 def _read(text: str) -> Assignment:
     try:
         return read_assignment(text)

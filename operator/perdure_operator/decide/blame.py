@@ -16,7 +16,7 @@ from perdure.wire import ErrorName, ExitKind
 from perdure_operator.api.reasons import ConditionType, Reason
 from perdure_operator.api.status import CurrentRun, Failures, LostLog, MemberOutcome, PreviousRun, RootProblem
 from perdure_operator.decide.draft import Draft, doubled
-from perdure_operator.decide.facts import order_of_death
+from perdure_operator.decide.facts import NODES_KEPT, order_of_death, own
 
 _COSTS_CODE: Final = frozenset({Reason.CODE_FAILURE})
 _COSTS_INFRASTRUCTURE: Final = frozenset({Reason.INFRASTRUCTURE_FAILURE, Reason.OUT_OF_MEMORY, Reason.FENCED})
@@ -105,7 +105,7 @@ def charge(draft: Draft, exit_cause: ExitCause, run: CurrentRun | PreviousRun | 
     code, infrastructure = exit_cause.reason in _COSTS_CODE, exit_cause.reason in _COSTS_INFRASTRUCTURE
     if not (code or infrastructure) or (infrastructure and _is_counted(exit_cause, run)):
         return draft
-    draft = draft.update(failures=_counted(draft, exit_cause))
+    draft = draft.update(failures=_hung_on(draft, _counted(draft, exit_cause), run))
     new, allowed = draft.status.failures, draft.snapshot.spec.failure
     if new.out_of_memory > allowed.max_out_of_memory_failures:
         message = (
@@ -165,6 +165,20 @@ def _counted(draft: Draft, exit_cause: ExitCause) -> Failures:
             "out_of_memory_step": max(step, old.out_of_memory_step) if in_a_row > 1 else step,
         }
     )
+
+
+def _hung_on(draft: Draft, failures: Failures, run: CurrentRun | PreviousRun | None) -> Failures:
+    """The failures with the nodes of members that hung: if the node is the cause, its next member hangs as well.
+
+    All of them, because if all hung at once nothing shows which was first.
+    """
+    if run is None:
+        return failures
+    planned = run.plan.members if isinstance(run, CurrentRun) else ()
+    nodes = {one.uid: one.node for one in planned} | {pod.uid: pod.node for pod in own(draft.snapshot).values()}
+    hung = [nodes.get(one.uid, "") for one in run.outcomes if one.error_name == ErrorName.NO_PROGRESS]
+    newest = dict.fromkeys([*(node for node in failures.hung_nodes if node not in hung), *filter(None, hung)])
+    return failures.model_copy(update={"hung_nodes": tuple(newest)[-NODES_KEPT:]})
 
 
 def describe(outcome: MemberOutcome | None) -> str:

@@ -48,6 +48,8 @@ def correct_times(draft: Draft) -> Draft:
         saves=_past(status.saves, now, "last_time") if status.saves else None,
         progress=_of_progress(status.progress, now) if status.progress else None,
         last_save=_past(status.last_save, now, "time", "observed_at") if status.last_save else None,
+        time_account=_past(status.time_account, now, "since") if status.time_account else None,
+        scaling=_past(status.scaling, now, "since") if status.scaling else None,
         growth=_of_growth(status.growth, draft) if status.growth else None,
         gang=_of_gang(status.gang, draft) if status.gang else None,
         unready=tuple(_past(one, now, "since", "given_up") for one in status.unready),
@@ -59,8 +61,11 @@ def correct_times(draft: Draft) -> Draft:
 
 
 def _of_progress(progress: TrainingProgress, now: datetime) -> TrainingProgress:
+    stragglers = tuple(_past(one, now, "since", "heard_time") for one in progress.stragglers)
     return _past(
-        progress, now, "step_time", "phase_time", "began_time", "storage_failing_since", "hang_time", "observed_at"
+        progress.model_copy(update={"stragglers": stragglers}) if stragglers else progress,
+        now,
+        *("step_time", "phase_time", "began_time", "storage_failing_since", "hang_time", "watched_time", "observed_at"),
     )
 
 

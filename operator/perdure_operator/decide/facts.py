@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from perdure.wire import LINGER_SECONDS, Completion, ExitKind
+from perdure.wire import AFTER_COMPLETION_SECONDS, LINGER_SECONDS, Completion, ExitKind, Role
 from perdure_operator.api import names
+from perdure_operator.api.reasons import ConditionType
 from perdure_operator.api.status import CurrentRun, Disruption, Intent, MemberOutcome, PreviousRun, Replacements
 from perdure_operator.decide.draft import Draft, doubled_seconds, later
 from perdure_operator.state.newest_answer import NewestAnswer
@@ -39,6 +40,12 @@ ROW_SECONDS: Final = 60
 
 LATE_MARGIN_SECONDS: Final = 30
 """How much longer than their time to save members may take before they are deleted."""
+LEFTOVER_MARGIN_SECONDS: Final = 30
+"""How much longer than allowed the scripts of a completed run may take before the operator acts: their agents act
+first."""
+ENDINGS_SECONDS: Final = 30
+"""How long after the end of a job status neither names nor counts the scripts that go on: it would be written as each
+ends."""
 SEAT_SECONDS: Final = LINGER_SECONDS - 5
 """How long after the end of one member the others certainly hold their seats."""
 
@@ -52,7 +59,8 @@ _SAVED_IN_LOG: Final = (ExitKind.CHECKPOINTED, ExitKind.COMPLETED, ExitKind.HAND
 CAN_WAIT: Final = frozenset({Disruption.NODE_LEAVING, Disruption.SIZE_CHANGE, Disruption.RUN_LOST})
 """Reasons for which no member leaves at a known time, unless a node has a deadline."""
 _NAMES_SHOWN: Final = 8
-_NODES_KEPT: Final = 8
+NODES_KEPT: Final = 8
+"""How many of the nodes on which members failed status keeps."""
 _NEVER: Final = datetime.max.replace(tzinfo=UTC)
 _OUTAGE_SHARE: Final = 0.55
 """--unhealthy-zone-threshold of kube-controller-manager."""
@@ -130,6 +138,20 @@ def orphaned(snapshot: Snapshot) -> bool:
 def terminated(pod: PodView) -> bool:
     """Whether container 0 has terminated: the member has then ended, even if its sidecars run."""
     return pod.gone or pod.terminated is not None or pod.phase in ("Succeeded", "Failed")
+
+
+def leftover_seconds(draft: Draft) -> int:
+    """How long pods of the finished job may still run: after completion their scripts may go on."""
+    completed = draft.status.holds(ConditionType.COMPLETED)
+    return AFTER_COMPLETION_SECONDS + LEFTOVER_MARGIN_SECONDS if completed else 0
+
+
+def leftovers(draft: Draft) -> list[PodView]:
+    """Members of the finished job that still run after most scripts have ended."""
+    since = draft.status.finished_at
+    if since is None or draft.now < later(since, ENDINGS_SECONDS):
+        return []
+    return [pod for pod in own(draft.snapshot).values() if pod.role == Role.MEMBER and not terminated(pod)]
 
 
 def lingers(pod: PodView) -> bool:
@@ -257,6 +279,12 @@ def outcome_of(run: CurrentRun | PreviousRun | None, name: str) -> MemberOutcome
     return next((one for one in run.outcomes if one.name == name), None) if run else None
 
 
+def waits_for_room(intent: Intent) -> bool:
+    """Whether members move only once there is room elsewhere: no member has to leave, and nothing limits the wait."""
+    limits = intent.ready_by or intent.grow_by
+    return intent.prepare and limits is None and intent.disruption is Disruption.NODE_LEAVING
+
+
 def leavers(draft: Draft) -> list[PodView]:
     """Pods of the previous run's leavers that have not ended, in rank order."""
     previous, pods = draft.status.previous, own(draft.snapshot)
@@ -352,7 +380,7 @@ def one_more(draft: Draft, old: Replacements | None, cause: str, nodes: Iterable
         last_time=draft.now,
         generation=generation,
         cause=cause[:CAUSE_LENGTH],
-        nodes=tuple(failed)[-_NODES_KEPT:],
+        nodes=tuple(failed)[-NODES_KEPT:],
     )
 
 

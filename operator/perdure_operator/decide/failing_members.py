@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal
+from functools import lru_cache
 from typing import Final
 
 from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import Disruption
-from perdure_operator.decide.draft import Draft
-from perdure_operator.decide.facts import CAN_WAIT, own
+from perdure_operator.decide.draft import Draft, Waiting
+from perdure_operator.decide.facts import CAN_WAIT, leavers, own
 
 _CANNOT_START: Final = frozenset(
     {
@@ -32,6 +33,7 @@ _CANNOT_START: Final = frozenset(
 )
 """What keeps new members from their ranks, and would keep them from the next run as well if all members left. Room is
 another matter: members that leave make some."""
+_NODE_HIDES: Final = frozenset({Reason.NODE_UNREACHABLE, Reason.MASS_OUTAGE})
 
 _LACKS: Final = ("Insufficient ", "Too many pods", "free ports", "anti-affinity", "topology spread", "claim", "volume")
 """The scheduler's words for resources that members free when they leave."""
@@ -72,7 +74,13 @@ def new_members_fail(draft: Draft) -> bool:
         unplaced = held.message if held and held.reason is Reason.UNSCHEDULABLE else ""
         return not any(word in unplaced for word in _LACKS)
     unmade = set(draft.next_members) - set(own(draft.snapshot))
-    return bool(unmade) or (held is not None and held.reason in _CANNOT_START)
+    return bool(unmade) or (held is not None and (held.reason in _CANNOT_START or _a_leaver_is_hidden(draft, held)))
+
+
+def _a_leaver_is_hidden(draft: Draft, held: Waiting) -> bool:
+    """Whether the move waits for a deleted leaver whose node is not Ready, as the next run would if all left."""
+    dark = {one.node for one in draft.status.unready}
+    return held.reason in _NODE_HIDES and any(pod.deleting and pod.node in dark for pod in leavers(draft))
 
 
 def _resizes(draft: Draft) -> bool:
@@ -94,14 +102,15 @@ def _amounts(text: str) -> dict[str, Decimal]:
     amounts = {}
     for entry in text.split(","):
         name, _, quantity = entry.partition("=")
-        amount = _amount(quantity)
+        amount = amount_of(quantity)
         if amount is None:
             return {}
         amounts[name] = amount
     return amounts
 
 
-def _amount(quantity: str) -> Decimal | None:
+@lru_cache(maxsize=4096)
+def amount_of(quantity: str) -> Decimal | None:
     """A Kubernetes quantity as a number; None if it is none."""
     found = _QUANTITY.fullmatch(quantity)
     if found is None:

@@ -9,12 +9,23 @@ which report what the takeover cost.
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any, Final
 
 from perdure.wire import Beginning, ExitKind, HandoverRecord, HandoverWord, Outcome, Rescue, SkippedCommit
 from perdure.wire.truncation import shortened
 from perdure_operator.api.reasons import Reason
-from perdure_operator.api.status import EarlierTakeovers, HistoryEntry, RunPlan, Takeover
+from perdure_operator.api.status import (
+    PAUSE_SECONDS,
+    Disruption,
+    EarlierDisruption,
+    EarlierTakeovers,
+    HistoryEntry,
+    PauseCounts,
+    RunPlan,
+    Takeover,
+)
+from perdure_operator.decide.accounting import with_accounts
 from perdure_operator.decide.draft import Draft
 from perdure_operator.decide.outcomes import never_takes_over
 
@@ -25,11 +36,22 @@ TEXT_CHARACTERS: Final = 160
 
 COST: Final = ("steps_lost", "unreported", "reached", "kept")
 """The fields of NextRun that say what the previous run cost, as far as known when that run is closed."""
+COUNTED_WAYS: Final = {Takeover.LIVE: "live", Takeover.IN_PLACE: "in_place", Takeover.RECREATE: "recreate"}
+"""The ways that EarlierTakeovers and EarlierDisruption count."""
 NOTHING_LOST: Final[dict[str, Any]] = {"steps_lost": 0, "steps_in_doubt": 0, "unreported": False}
 
 
-def begin(draft: Draft, plan: RunPlan, before: RunPlan | None, how: Takeover, why: str = "") -> Draft:
-    """Add an entry for the run of this plan. `before` is the plan of the previous run, None if that is unknown."""
+def begin(
+    draft: Draft,
+    plan: RunPlan,
+    before: RunPlan | None,
+    how: Takeover,
+    why: str = "",
+    *,
+    disruption: Disruption | None = None,
+) -> Draft:
+    """Add an entry for the run of this plan. `before` is the plan of the previous run, None if that is unknown;
+    `disruption` is why that ended."""
     old, new = ({member.name for member in one.members} if one else set() for one in (before, plan))
     came = [f"+{member.name}" for member in plan.members if member.name not in old]
     went = [f"-{member.name}" for member in (before.members if before else ()) if member.name not in new]
@@ -41,23 +63,49 @@ def begin(draft: Draft, plan: RunPlan, before: RunPlan | None, how: Takeover, wh
         changed=tuple(changed[:MEMBERS_NAMED]),
         changes=len(came) + len(went),
         cause=shortened(plan.cause, TEXT_CHARACTERS),
+        disruption=disruption,
         how=how,
         why=shortened(why, TEXT_CHARACTERS),
         **({name: getattr(upcoming, name) for name in COST} if upcoming else {}),
         time=draft.now,
     )
     entries = (*draft.status.history, entry)
-    dropped = _counted(draft.status.earlier_takeovers, entries[:-RUNS_KEPT])
-    return draft.update(history=entries[-RUNS_KEPT:], earlier_takeovers=dropped, how=how)
+    dropped, status = entries[:-RUNS_KEPT], draft.status
+    return draft.update(
+        history=entries[-RUNS_KEPT:],
+        earlier_takeovers=_counted(status.earlier_takeovers, dropped),
+        earlier_disruptions=reduce(_with_entry, dropped, status.earlier_disruptions),
+        how=how,
+    )
 
 
 def _counted(before: EarlierTakeovers, dropped: tuple[HistoryEntry, ...]) -> EarlierTakeovers:
     """The counts with these entries. Entries whose way was never reported are not counted."""
-    ways = {Takeover.LIVE: "live", Takeover.IN_PLACE: "in_place", Takeover.RECREATE: "recreate"}
     for entry in dropped:
-        if way := ways.get(entry.how):
+        if way := COUNTED_WAYS.get(entry.how):
             before = before.model_copy(update={way: getattr(before, way) + 1})
     return before
+
+
+def _with_entry(known: tuple[EarlierDisruption, ...], entry: HistoryEntry) -> tuple[EarlierDisruption, ...]:
+    """The counts by disruption, with this entry."""
+    if entry.disruption is None:
+        return known
+    old = next((one for one in known if one.disruption is entry.disruption), None)
+    counts = old or EarlierDisruption(disruption=entry.disruption)
+    more = {"steps_lost": counts.steps_lost + entry.steps_lost}
+    if way := COUNTED_WAYS.get(entry.how):
+        more[way] = getattr(counts, way) + 1
+    counts = counts.model_copy(update=more)
+    return (*known, counts) if old is None else tuple(counts if one is old else one for one in known)
+
+
+def _with_pause(known: PauseCounts, pause: float) -> PauseCounts:
+    """The counts with one more pause."""
+    place = next((place for place, bound in enumerate(PAUSE_SECONDS) if pause <= bound), len(PAUSE_SECONDS))
+    counts = [*known.counts, *[0] * (len(PAUSE_SECONDS) + 1 - len(known.counts))]
+    counts[place] += 1
+    return PauseCounts(counts=tuple(counts), seconds=round(known.seconds + pause, 3))
 
 
 def amend(draft: Draft, run: int, **fields: Any) -> Draft:
@@ -69,6 +117,8 @@ def amend(draft: Draft, run: int, **fields: Any) -> Draft:
     if new == old:
         return draft
     entries, status = tuple(new if one is old else one for one in draft.status.history), draft.status
+    if old.pause is None and new.pause is not None:  # a longer one of another member is no second pause
+        draft = draft.update(pauses=_with_pause(status.pauses, new.pause))
     return draft.update(
         history=entries,
         how=entries[-1].how,
@@ -79,7 +129,7 @@ def amend(draft: Draft, run: int, **fields: Any) -> Draft:
 
 
 def learn_from(draft: Draft, outcome: Outcome) -> Draft:
-    """Record what a member's outcome reports: its hand-overs, and the state that its runs began with."""
+    """Record what a member's outcome reports: its hand-overs, the state that its runs began with, and its time."""
     for record in outcome.handovers:
         if record.word is HandoverWord.GO:
             draft = amend(draft, record.run, **NOTHING_LOST)  # also where a leaver died before it could report
@@ -91,6 +141,8 @@ def learn_from(draft: Draft, outcome: Outcome) -> Draft:
         draft = _record_beginning(draft, beginning)
     if outcome.rescue:
         draft = _record_rescue(draft, outcome.rescue)
+    if time := draft.status.time_account:
+        draft = draft.update(time_account=with_accounts(time, outcome.accounts, draft.now))
     return _record_skipped_commit(draft, outcome.skipped_commit) if outcome.skipped_commit else draft
 
 

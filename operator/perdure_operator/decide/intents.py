@@ -23,6 +23,7 @@ from perdure_operator.decide.facts import (
     patience,
     runs_lost_with,
     still_running,
+    waits_for_room,
 )
 from perdure_operator.decide.sizing import SETTLING_SECONDS, growth_seconds, most_with
 from perdure_operator.decide.succession import state_leaves_until, succession
@@ -134,7 +135,7 @@ def limited(draft: Draft, current: CurrentRun, found: EndReason, intent: Intent 
         disruption=found.disruption,
         cause=found.cause,
         nodes=found.nodes,
-        since=old.since if old else draft.now,
+        since=_since(draft, old, found),
         newest=newest,
         deadline_seen=_still_seen(draft, old, found),
         prepare=True,
@@ -142,6 +143,17 @@ def limited(draft: Draft, current: CurrentRun, found: EndReason, intent: Intent 
         grow_by=growing_by,
         not_before=not_before,
     )
+
+
+def _since(draft: Draft, old: Intent | None, found: EndReason) -> datetime:
+    """Since when the run has to end for this reason. Another reason, or a wait for room, was not this one.
+
+    An offer that failed clears the time limit too, and is no wait for room.
+    """
+    if old is None or old.disruption is not found.disruption:
+        return draft.now
+    offered = draft.status.next and draft.status.next.attempts
+    return draft.now if waits_for_room(old) and not found.if_room and not offered else old.since
 
 
 def _with_time_to_set_up(draft: Draft, old: Intent, until: datetime) -> datetime:
@@ -189,7 +201,7 @@ def leave_at_once(draft: Draft, current: CurrentRun, found: EndReason, fallback_
         disruption=found.disruption,
         cause=found.cause,
         nodes=found.nodes,
-        since=old.since if old else draft.now,
+        since=_since(draft, old, found),
         newest=old.newest if old else None,
         deadline_seen=_still_seen(draft, old, found),
         leave=True,

@@ -5,17 +5,20 @@ A name is used once: a member that cannot be used is replaced by one with a new 
 
 from __future__ import annotations
 
-from typing import Final
+from datetime import datetime
 
-from perdure.wire import Role
-from perdure_operator.api.marks import marked, marks
+from perdure.wire import ExitKind, Role
+from perdure_operator.api.marks import holds_node, marked, marks
 from perdure_operator.api.reasons import ConditionType, Reason
-from perdure_operator.decide.assignments import run_given, run_named, shutdown, train
+from perdure_operator.decide.assignments import run_given, run_joined, run_named, shutdown, train
 from perdure_operator.decide.draft import Draft, later
 from perdure_operator.decide.facts import (
+    ENDINGS_SECONDS,
+    LEFTOVER_MARGIN_SECONDS,
     add_lost_run,
     fallback,
     joined,
+    leftover_seconds,
     lingers,
     made_from_another,
     outcome_of,
@@ -24,15 +27,13 @@ from perdure_operator.decide.facts import (
     refused_change,
     terminated,
 )
+from perdure_operator.decide.outcomes import outcome_in
 from perdure_operator.decide.placement import grace_of, idle, placeholders, stays_apart
 from perdure_operator.decide.standby_pool import give_back, new_names, soonest, take_spares
 from perdure_operator.decide.succession import joiner_classes, succession
 from perdure_operator.decide.waiting import await_refused, why_ready_no_more
 from perdure_operator.state.decision import Assign, CreatePod, DeleteBudget, DeleteJob, DeletePod, Mark
 from perdure_operator.state.snapshot import PodView
-
-LEFTOVER_MARGIN_SECONDS: Final = 30
-"""How much longer than their time to save the ranks of a completed run may take before they are deleted."""
 
 
 def allocate(draft: Draft) -> Draft:
@@ -86,11 +87,13 @@ def create(draft: Draft) -> Draft:
     kept = template.name if template else ""
     classes, elastic = joiner_classes(draft, members), draft.snapshot.spec.elastic
     series = draft.status.next.replacements if draft.status.next else None
-    pod = CreatePod(name="", apart=apart, kept=kept, avoid=series.nodes if series else ())
+    hung = draft.status.failures.hung_nodes
+    avoid = tuple(dict.fromkeys((*hung, *(series.nodes if series else ()))))
+    pod = CreatePod(name="", apart=apart, kept=kept, avoid=avoid)
     new = (pod.model_copy(update={"name": name, "priority_class": classes.get(name, "")}) for name in members)
     draft = draft.act("a member of the next run", *new)
     theirs = (elastic.joiner_priority_class_name if elastic else None) or ""
-    spare = CreatePod(name="", apart=apart, away_from_members=True, kept=kept, priority_class=theirs)
+    spare = CreatePod(name="", apart=apart, away_from_members=True, avoid=hung, kept=kept, priority_class=theirs)
     others = (spare.model_copy(update={"name": name}) for name in spares)
     draft = draft.act("a spare", *others)  # after the members: they come first where a quota is short
     return draft.because(f"creating {', '.join((*members, *spares))}") if members or spares else draft
@@ -232,32 +235,72 @@ def keep_finished(draft: Draft) -> Draft:
     if since is None:
         return draft
     alive = [pod for pod in own(draft.snapshot).values() if not terminated(pod)]
-    draft = _end_sidecars(_end_leftovers(draft))
-    if draft.snapshot.budget and not alive:
-        draft = draft.act("no member is left to protect", DeleteBudget(uid=draft.snapshot.budget.uid))
+    draft = _end_protection(_end_sidecars(_end_leftovers(draft, since)), since, alive)
+    draft = _unmark(draft, since)
     ttl = draft.snapshot.spec.ttl_seconds_after_finished
     if ttl is None or draft.snapshot.deleting:
         return draft
-    if draft.now >= later(since, ttl):
-        return draft.act("ttlSecondsAfterFinished is over", DeleteJob(uid=draft.snapshot.uid))
-    return draft.wake(later(since, ttl))
+    if draft.now < later(since, ttl):
+        return draft.wake(later(since, ttl))
+    if any(not pod.deleting for pod in alive):
+        return draft.because("ttlSecondsAfterFinished is over, and the job stays as long as a member's script runs")
+    return draft.act("ttlSecondsAfterFinished is over", DeleteJob(uid=draft.snapshot.uid))
 
 
-def _end_leftovers(draft: Draft) -> Draft:
-    """Delete pods that still run: at once after a failure, later after completion, as ranks may still be exiting."""
-    since = draft.status.finished_at
-    if since is None:
-        return draft
-    patience = 0
-    if draft.status.holds(ConditionType.COMPLETED):
-        patience = draft.snapshot.spec.disruption.exit_timeout_seconds + LEFTOVER_MARGIN_SECONDS
+def _end_leftovers(draft: Draft, since: datetime) -> Draft:
+    """Delete pods that still run: at once after a failure, later after completion, as their scripts may go on.
+
+    One that is asked to leave is given as long as for an exit save. One that was to join a run that never began has
+    no script that could go on: it would wait for the others.
+    """
+    patience, begun = leftover_seconds(draft), _begun_at_most(draft)
     left = [pod for pod in own(draft.snapshot).values() if not terminated(pod) and not pod.deleting]
     late = draft.now >= later(since, patience)
-    ended = [pod for pod in left if late or idle(pod)]
+    asked = {one.pod for one in draft.snapshot.evictions if not one.withdrawn}
+    due = asked if draft.now >= _protected_until(draft, since) else set[str]()
+    ended = [pod for pod in left if late or idle(pod) or pod.uid in due or run_joined(pod.assignment) > begun]
     draft = draft.act(
         "the job is finished", *(DeletePod(name=pod.name, uid=pod.uid, grace=grace_of(pod)) for pod in ended)
     )
-    return draft if late or not left else draft.wake(later(since, patience))
+    if late or not left:
+        return draft
+    return draft.wake(later(since, ENDINGS_SECONDS)).wake(_protected_until(draft, since)).wake(later(since, patience))
+
+
+def _begun_at_most(draft: Draft) -> int:
+    """No later run of the finished job has begun. History may name one that took over without evidence, and none begins
+    after the run that completed."""
+    newest = max((one.run for one in draft.status.history), default=0)
+    ends = [outcome_in(pod) for pod in own(draft.snapshot).values()]
+    completed = [end.run for end in ends if end and end.outcome is ExitKind.COMPLETED]
+    return min(newest, max(completed, default=newest))
+
+
+def _protected_until(draft: Draft, since: datetime) -> datetime:
+    return later(since, draft.snapshot.spec.disruption.exit_timeout_seconds + LEFTOVER_MARGIN_SECONDS)
+
+
+def _end_protection(draft: Draft, since: datetime, alive: list[PodView]) -> Draft:
+    """Delete the budget once no pod runs, or a drain has waited as long for a script as it waits for an exit save."""
+    budget = draft.snapshot.budget
+    if budget is None:
+        return draft
+    protected = draft.now < _protected_until(draft, since) or not draft.status.holds(ConditionType.COMPLETED)
+    if alive and protected:
+        return draft
+    return draft.act("no member has to be protected", DeleteBudget(uid=budget.uid))
+
+
+def _unmark(draft: Draft, since: datetime) -> Draft:
+    """Once the budget goes, take off the marks by which pods that still run keep autoscalers from their nodes."""
+    if draft.now < _protected_until(draft, since):
+        return draft
+    going = {action.uid for action in draft.actions if isinstance(action, DeletePod)}
+    for pod in own(draft.snapshot).values():
+        if holds_node(pod.marks) and not terminated(pod) and not pod.deleting and pod.uid not in going:
+            why = "no member has to be protected"
+            draft = draft.act(why, Mark(name=pod.name, uid=pod.uid, old=pod.marks, new={}))
+    return draft
 
 
 def _end_sidecars(draft: Draft) -> Draft:

@@ -147,7 +147,8 @@ def _healed(failures: Failures, commit_seq: int, now: datetime) -> Failures:
     past = commit_seq > failures.code_seq + HEALING_COMMITS
     calm = failures.code_time is not None and now >= later(failures.code_time, HEALING_SECONDS)
     in_a_row = 0 if past or calm else failures.code_in_a_row
-    return failures.model_copy(update={"consecutive": 0, "infrastructure_in_a_row": 0, "code_in_a_row": in_a_row})
+    counts = {"consecutive": 0, "infrastructure_in_a_row": 0, "code_in_a_row": in_a_row}
+    return failures.model_copy(update=counts | {"hung_nodes": failures.hung_nodes if in_a_row else ()})
 
 
 def learn_result(draft: Draft, outcome: Outcome) -> Draft:

@@ -113,7 +113,7 @@ def succeed(
         replacements=row,
         unconfirmed=unconfirmed,
     )
-    draft = begin(draft, plan, current.plan, _way(draft, current, plan), why)
+    draft = begin(draft, plan, current.plan, _way(draft, current, plan), why, disruption=intent.disruption)
     if pauses := [one.pause for one in current.outcomes if one.pause is not None and one.taken_over_by == plan.run]:
         draft = amend(draft, plan.run, pause=max(pauses))
     return draft.update(current=run, previous=previous, next=None, run=plan.run, lost=plan.lost)

@@ -397,10 +397,12 @@ def _who_cannot(current: CurrentRun, intent: Intent, members: Sequence[PodView])
 def _template_rules_out(template: Mapping[str, Any]) -> str:
     """Why no script of this template can, "" if one can: every Session would refuse, so members are not asked."""
     trainer: dict[str, Any] = next(iter(template.get("spec", {}).get("containers") or ()), {})
-    if any(one.get("name") == Env.LIVE and one.get("value") == "no" for one in trainer.get("env") or ()):
+    said = next((one.get("value") for one in trainer.get("env") or () if one.get("name") == Env.LIVE), None)
+    if said == "no":
         return f"{Env.LIVE}=no"
-    if gpus := [name for name in trainer.get("resources", {}).get("limits") or () if name.startswith(_GPUS)]:
-        return f"ranks on GPUs ({gpus[0]}) cannot connect yet while another run trains"
+    gpus = [name for name in trainer.get("resources", {}).get("limits") or () if name.startswith(_GPUS)]
+    if gpus and said != "yes":
+        return f"on GPUs ({gpus[0]}) ranks change live only with {Env.LIVE}=yes: it is not proven there"
     return ""
 
 

@@ -1,11 +1,13 @@
-"""A save while the run trains on, because a node shows a signal that may end its members without notice.
+"""A save while the run trains on: a node shows a signal that may end its members without notice, or a user asks.
 
-Each new signal asks for one save, which covers all signals that show by then. For a signal that comes and goes the
-pauses between saves grow. The request is part of the members' assignments: a number that grows within their run.
+Each new signal, and each new value of the job's annotation perdure.dev/save, asks for one save, which covers all that
+show by then. For a signal that comes and goes the pauses between saves grow; a user's requests make none longer. The
+request is part of the members' assignments: a number that grows within their run.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Final
 
@@ -15,14 +17,14 @@ from perdure_operator.api.status import SavesAsked
 from perdure_operator.decide.assignments import run_named
 from perdure_operator.decide.draft import Draft, clock, doubled_seconds, later
 from perdure_operator.decide.facts import CAUSE_LENGTH, still_running
-from perdure_operator.decide.signals import saves_wanted
+from perdure_operator.decide.signals import saves_wanted, users_save
 
 FIRST_PAUSE_SECONDS: Final = 60
 LONGEST_PAUSE_SECONDS: Final = 600
 FORGOTTEN_SECONDS: Final = 2 * LONGEST_PAUSE_SECONDS
 """A row of saves ends after this long without one."""
 MOST_SHOWN: Final = 64
-"""How many signals status keeps: further ones ask for no save."""
+"""How many signals status keeps, beside a user's request: further ones ask for no save."""
 
 
 def ask_for_save(draft: Draft) -> Draft:
@@ -33,14 +35,16 @@ def ask_for_save(draft: Draft) -> Draft:
         return draft
     old = draft.status.saves or SavesAsked()
     kept = tuple(one for one in old.shown if one in wanted)
-    new = [one for one in wanted if one not in kept] if len(kept) < MOST_SHOWN else []
+    room = sum(not is_users(one) for one in kept) < MOST_SHOWN
+    new = [one for one in wanted if one not in kept and (room or is_users(one))]
     if not new or not _can_be_asked(draft):
         return _with(draft, old, kept)
-    if until := _paused_until(draft, old):
+    if until := paused_until(old, draft.now):
         return _with(draft, old, kept).wake(until).because(f"the next save is asked for at {clock(until)}")
     words = "; ".join(dict.fromkeys(wanted[one] for one in new))[:CAUSE_LENGTH]
-    asked = SavesAsked(shown=tuple(sorted(wanted))[:MOST_SHOWN], count=_count(draft, old) + 1, last_time=draft.now)
-    draft = draft.update(saves=asked)
+    before = _count(old, draft.now)
+    count = max(1, before) if all(is_users(one) for one in new) else before + 1
+    draft = draft.update(saves=SavesAsked(shown=_to_keep(wanted), count=count, last_time=draft.now))
     if draft.snapshot.spec.completion is not Completion.LOG:
         message = (
             f"{words}: no member can be asked to save and train on, as completion is {draft.snapshot.spec.completion}"
@@ -48,6 +52,17 @@ def ask_for_save(draft: Draft) -> Draft:
         return draft.tell(Reason.SAVE_NOT_ASKED, message, warning=True)
     saves = draft.current.saves + 1 if draft.current else 0
     return draft.update_current(saves=saves).tell(Reason.SAVE_ASKED, f"the run saves and trains on: {words}")
+
+
+def is_users(shown: str) -> bool:
+    """Whether it is a user's request, and no node's or pod's signal."""
+    return shown.startswith(users_save(""))
+
+
+def _to_keep(wanted: Iterable[str]) -> tuple[str, ...]:
+    """A user's request, and as many signals as status keeps."""
+    signals = sorted(one for one in wanted if not is_users(one))
+    return (*filter(is_users, wanted), *signals[:MOST_SHOWN])
 
 
 def _can_be_asked(draft: Draft) -> bool:
@@ -61,18 +76,19 @@ def _can_be_asked(draft: Draft) -> bool:
 
 
 def _with(draft: Draft, old: SavesAsked, kept: tuple[str, ...]) -> Draft:
-    over = not kept and _count(draft, old) == 0
+    over = not kept and _count(old, draft.now) == 0
     return draft.update(saves=None if over else old.model_copy(update={"shown": kept}))
 
 
-def _count(draft: Draft, old: SavesAsked) -> int:
-    lately = old.last_time is not None and draft.now < later(old.last_time, FORGOTTEN_SECONDS)
+def _count(old: SavesAsked, now: datetime) -> int:
+    lately = old.last_time is not None and now < later(old.last_time, FORGOTTEN_SECONDS)
     return old.count if lately else 0
 
 
-def _paused_until(draft: Draft, old: SavesAsked) -> datetime | None:
-    count = _count(draft, old)
+def paused_until(old: SavesAsked, now: datetime) -> datetime | None:
+    """When the next save may be asked for; None if it may be now."""
+    count = _count(old, now)
     if old.last_time is None or not count:
         return None
     until = later(old.last_time, doubled_seconds(count, FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS))
-    return until if draft.now < until else None
+    return until if now < until else None

@@ -28,6 +28,8 @@ CORDON: Final = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule
 
 _CREDIBLE_YEARS: Final = (1970, 9000)
 _ASKED: Final = frozenset({"Active", "Interrupted", "Completed"})
+_KEPT: Final = 64
+"""How many characters of the annotation perdure.dev/save count: status keeps them."""
 _REQUESTERS: Final = 3
 """How many of them a message names."""
 _LEAVE: Final = frozenset({Reaction.VACATE, Reaction.VACATE_BY_DEADLINE, Reaction.VACATE_IF_ROOM, Reaction.FAULT})
@@ -119,8 +121,10 @@ def avoided(snapshot: Snapshot, node: NodeView | None, pod: PodView) -> Signal |
 
 
 def saves_wanted(snapshot: Snapshot, pods: Iterable[PodView]) -> dict[str, str]:
-    """Why a run with these pods saves and trains on: the words, by node or pod, and row."""
+    """Why a run with these pods saves and trains on: the words, by node or pod, and row; or by the job's annotation."""
     in_force, nodes, found = table_of(snapshot), {node.name: node for node in snapshot.nodes}, dict[str, str]()
+    if snapshot.save:
+        found[users_save(snapshot.save)] = "a user asks for it"
     for pod in pods:
         node = nodes.get(pod.node)
         if not _unmarked(snapshot, node):
@@ -129,6 +133,11 @@ def saves_wanted(snapshot: Snapshot, pods: Iterable[PodView]) -> dict[str, str]:
         of_pod = (*_of_pod(snapshot, in_force, pod), *_requested(in_force, pod, asked_for(snapshot, pod)))
         found |= {f"{pod.name} {one.row.name}": one.words for one in _saves(of_pod)}
     return found
+
+
+def users_save(value: str) -> str:
+    """How status shows the request that is this value of the annotation perdure.dev/save."""
+    return f"{default_signals.SAVE_ANNOTATION} {value[:_KEPT]}"
 
 
 def _saves(shown: Iterable[_Shown]) -> Iterator[_Shown]:
@@ -212,7 +221,7 @@ def _unmarked(snapshot: Snapshot, node: NodeView | None) -> bool:
 def _shows_nothing(node: NodeView) -> bool:
     """True for most nodes, most of the time."""
     going = node.deleting or not node.exists or node.cordoned
-    return not (going or node.taints or node.conditions or node.labels or node.annotations)
+    return not (going or node.slows_jobs or node.taints or node.conditions or node.labels or node.annotations)
 
 
 def _of_node(snapshot: Snapshot, in_force: SignalTable, node: NodeView | None, pod: PodView) -> Iterator[_Shown]:
@@ -237,6 +246,8 @@ def _shown(in_force: SignalTable, node: NodeView, pod: PodView | None) -> Iterat
         yield from _marks_shown(in_force, node)
         if node.cordoned and (row := in_force.find(SignalSource.CORDON)):
             yield _node_shows(row, node.name, "is cordoned")
+        if node.slows_jobs and (row := in_force.find(SignalSource.STRAGGLERS)):
+            yield _node_shows(row, node.name, "holds up jobs of several namespaces")
 
 
 def _taints_shown(in_force: SignalTable, node: NodeView, pod: PodView | None) -> Iterator[_Shown]:

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Final
 
 from perdure_operator.api.spec import Elastic, TrainingJobSpec
-from perdure_operator.api.status import CurrentRun, Enough, Growth, RunPlan
+from perdure_operator.api.status import CurrentRun, Enough, Growth, RunPlan, Scaling
 from perdure_operator.decide.draft import Draft, clock, doubled_seconds, later
 from perdure_operator.decide.facts import CAUSE_LENGTH, gang_pause, longest_gang_pause
 from perdure_operator.state.snapshot import PodView, Snapshot
@@ -37,16 +37,34 @@ class Size:
         return self.world / max(self.members, 1)
 
 
-def wanted_members(spec: TrainingJobSpec) -> int:
-    """replicas; with `elastic` limited to its bounds, then rounded down to a size."""
+def wanted_members(spec: TrainingJobSpec, scaling: Scaling | None = None) -> int:
+    """replicas; with `elastic` limited to its bounds, then rounded down to a size.
+
+    With policy Goodput the size that it was given counts in place of replicas, and its minimum until it is given one.
+    """
     elastic = spec.elastic
     if elastic is None:
         return spec.replicas
-    return largest(spec, _bounded(spec.replicas, elastic)) or max(elastic.min_replicas, 1)
+    asked = spec.replicas if not elastic.shares else scaling.size if scaling else elastic.min_replicas
+    return largest(spec, _bounded(asked, elastic)) or max(elastic.min_replicas, 1)
 
 
-def why_so_many(spec: TrainingJobSpec) -> str:
+def sizes_of(spec: TrainingJobSpec) -> tuple[int, ...]:
+    """The sizes that the job can have, rising."""
+    elastic = spec.elastic
+    if elastic is None:
+        return (spec.replicas,)
+    low, batch, each = max(elastic.min_replicas, 1), elastic.global_batch_size, max(spec.processes_per_replica, 1)
+    if elastic.sizes is not None:
+        return tuple(size for size in elastic.sizes if low <= size <= elastic.max_replicas) or (low,)
+    numbers = range(low, elastic.max_replicas + 1)
+    return tuple(size for size in numbers if batch is None or batch % (size * each) == 0) or (low,)
+
+
+def why_so_many(spec: TrainingJobSpec, scaling: Scaling | None = None) -> str:
     """Why the wanted size is what it is, in words."""
+    if spec.elastic and spec.elastic.shares:
+        return scaling.why if scaling else "elastic.minReplicas, or as the run is, until the pool's devices are shared"
     said, elastic, members = f"spec.replicas is {spec.replicas}", spec.elastic, wanted_members(spec)
     if elastic is None or members == spec.replicas:
         return said
@@ -85,9 +103,12 @@ def _bounded(replicas: int, elastic: Elastic) -> int:
 
 
 def wanted_size(snapshot: Snapshot) -> Size:
-    """The size that the job's run ought to have."""
-    members = wanted_members(snapshot.spec)
-    return Size(members, members * snapshot.spec.processes_per_replica)
+    """The size that the job's run ought to have. A run that comes into a pool keeps its own until it is given one."""
+    spec, current, scaling = snapshot.spec, snapshot.status.current, snapshot.status.scaling
+    members = wanted_members(spec, scaling)
+    if current is not None and scaling is None and spec.elastic is not None and spec.elastic.shares:
+        members = largest(spec, len(current.plan.members)) or members
+    return Size(members, members * spec.processes_per_replica)
 
 
 def size_of(plan: RunPlan) -> Size:
@@ -193,7 +214,18 @@ def back_off_growth(draft: Draft) -> Draft:
         return draft
     if until := grows_again_at(draft, current):
         return draft.wake(until)
-    return draft.update(growth=None) if size_of(current.plan) == wanted_size(draft.snapshot) else draft
+    if size_of(current.plan) != wanted_size(draft.snapshot) or _grows_with_its_pool(draft, current):
+        return draft
+    return draft.update(growth=None)
+
+
+def _grows_with_its_pool(draft: Draft, current: CurrentRun) -> bool:
+    """Whether the run has the wanted size only because its pool gives no more while new members are not tried: the
+    attempts go on counting until a run begins after that."""
+    growth, elastic, began = draft.status.growth, draft.snapshot.spec.elastic, current.plan.assigned_time
+    if growth is None or elastic is None or not elastic.shares:
+        return False
+    return growth.generation == draft.snapshot.generation and (began is None or began < growth.until)
 
 
 def warn_of_priority(elastic: Elastic, pods: Iterable[PodView]) -> str:

@@ -188,7 +188,8 @@ def _begin(draft: Draft, pods: list[PodView]) -> Draft:
     upcoming = draft.status.next
     begun = not draft.status.history or (upcoming and upcoming.disruption is Disruption.SUSPEND)
     how = Takeover.START if begun else Takeover.RECREATE
-    draft = begin(draft, plan, None, how, upcoming.fallback_reason if upcoming else "")
+    why, disruption = (upcoming.fallback_reason, upcoming.disruption) if upcoming else ("", None)
+    draft = begin(draft, plan, None, how, why, disruption=disruption)
     draft = draft.update(
         current=CurrentRun(run=plan.run, plan=plan, replacements=series),
         next=None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Final
 
 from perdure.wire import LABEL_JOB, LABEL_ROLE, Role
@@ -10,8 +11,16 @@ from perdure_operator.api.default_signals import VACATE_ANNOTATION
 from perdure_operator.api.reasons import REASONS, ConditionType, Reason
 from perdure_operator.api.status import CurrentRun, Disruption, Intent, Phase
 from perdure_operator.decide.disruptions import describe_flapping
-from perdure_operator.decide.draft import Draft, Waiting, clock
-from perdure_operator.decide.facts import joined, own, refused_change, refused_deletions, terminated
+from perdure_operator.decide.draft import Draft, Waiting, clock, later
+from perdure_operator.decide.facts import (
+    joined,
+    leftover_seconds,
+    leftovers,
+    own,
+    refused_change,
+    refused_deletions,
+    terminated,
+)
 from perdure_operator.decide.failing_members import spares_the_run
 from perdure_operator.decide.health import describe_health, describe_training, is_training, keep_progress
 from perdure_operator.decide.history import failed_to_take_over
@@ -53,7 +62,7 @@ def summarise(draft: Draft) -> Draft:
     """Describe what the policies have decided; runs last."""
     members = own(draft.snapshot)
     planned = [member.name for member in draft.newest_plan.members] if draft.newest_plan else []
-    alive = [name for name in planned if name in members and not terminated(members[name])]
+    alive = sum(name in members and not terminated(members[name]) for name in planned)
     draft = keep_progress(draft)
     draft = _running(draft)
     draft = describe_health(draft)
@@ -66,7 +75,7 @@ def summarise(draft: Draft) -> Draft:
     draft = _suspended(draft)
     return draft.update(
         phase=_phase(draft),
-        replicas=len(alive),
+        replicas=len(leftovers(draft)) if draft.status.finished_at else alive,
         selector=_selector(draft),
         observed_generation=draft.snapshot.generation,
     )
@@ -76,7 +85,8 @@ def _running(draft: Draft) -> Draft:
     status = draft.status
     if status.finished_at:
         reason = Reason.COMPLETED if status.holds(ConditionType.COMPLETED) else Reason.FAILED
-        return draft.condition(ConditionType.RUNNING, False, reason, "the job is finished")
+        message = f"the job is finished{_going_on(draft, status.finished_at)}"
+        return draft.condition(ConditionType.RUNNING, False, reason, message)
     if _all_assigned(draft) and status.current:
         why, message = _disruption(draft), _assigned(draft, status.current)
         if why is None:
@@ -91,6 +101,16 @@ def _running(draft: Draft) -> Draft:
     if waiting.reason in _WARNINGS:
         draft = draft.warn_once(ConditionType.RUNNING, waiting.reason, message)
     return draft.condition(ConditionType.RUNNING, False, waiting.reason, message)
+
+
+def _going_on(draft: Draft, since: datetime) -> str:
+    """Which scripts go on after completion, as they hold their devices."""
+    left = [pod.name for pod in leftovers(draft) if not pod.deleting]
+    if not left or not draft.status.holds(ConditionType.COMPLETED):
+        return ""
+    until = clock(later(since, leftover_seconds(draft)))
+    scripts = "1 script still runs" if len(left) == 1 else f"{len(left)} scripts still run"
+    return f"; {scripts}, until {until} at the latest: {joined(left)}"
 
 
 def _awaited(waiting: Waiting) -> str:
@@ -203,7 +223,8 @@ def _no_limit(draft: Draft, intent: Intent) -> str:
     """What ends a wait that has no time limit."""
     if intent.disruption is Disruption.SIZE_CHANGE and draft.current:
         have = size_of(draft.current.plan)
-        again = f"spec.replicas is {have.members} again"
+        elastic = draft.snapshot.spec.elastic
+        again = f"{'the size' if elastic and elastic.shares else 'spec.replicas'} is {have.members} again"
         if have.each != wanted_size(draft.snapshot).each:
             processes = "1 process" if have.each == 1 else f"{have.each:g} processes"
             again = f"{have.members} members of {processes} are wanted again"
@@ -310,13 +331,14 @@ def _sized(draft: Draft) -> Draft:
         return draft.condition(ConditionType.SIZED, True, Reason.FIXED_SIZE, words) if known else draft
     alive = [pod for pod in own(draft.snapshot).values() if not terminated(pod)]
     more = ""
+    why = why_so_many(spec, draft.snapshot.status.scaling)
     if spec.elastic:
         warning, spares = warn_of_priority(spec.elastic, alive), _spares(draft, spec.elastic.spares)
         more = f"{spares}; {warning}" if warning else spares
     if have == wanted:
-        words = f"{have} members: {why_so_many(spec)}{more}"
+        words = f"{have} members: {why}{more}"
         return draft.condition(ConditionType.SIZED, True, Reason.WANTED_SIZE, words)
-    words = f"{have} members, {wanted} are wanted: {why_so_many(spec)}{_how_it_grows(draft, have < wanted)}{more}"
+    words = f"{have} members, {wanted} are wanted: {why}{_how_it_grows(draft, have < wanted)}{more}"
     return draft.condition(ConditionType.SIZED, False, Reason.OTHER_SIZE, words)
 
 

@@ -32,7 +32,8 @@ class Said:
 
 
 def suspects(plan: RunPlan, said: Mapping[str, Said], now: datetime) -> tuple[Suspect, ...]:
-    """The members that all others wait for; `said` is by the uids of the members that have reported in this run."""
+    """The members that all others wait for; `said` is by the uids of the members that were heard lately
+    in this run."""
     words = [(member, said.get(member.uid)) for member in plan.members]
     since = min((one.hangs_at for _, one in words if one and one.hangs_at and _waits(one)), default=None)
     others = [(member, one) for member, one in words if not _waits(one)]
@@ -61,7 +62,7 @@ def _in_words(suspect: Suspect) -> str:
         case SuspectDoes.SAYS_NOTHING:
             does = "does not"
         case SuspectDoes.NOT_HEARD:
-            does = "has not been heard from"
+            does = "is not heard: it, or its reports alone, may have stopped"
     return f"rank {suspect.rank} ({where}) {does}"
 
 

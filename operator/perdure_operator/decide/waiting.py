@@ -197,12 +197,18 @@ def await_refused(draft: Draft, pods: Iterable[PodView], what: str) -> Draft:
 
 
 def await_deleted(draft: Draft, pods: list[PodView]) -> Draft:
-    """Wait for deleted members. If one outlives its grace, only a person can say whether it is dead."""
+    """Wait for deleted members. If one outlives its grace, only a person can say whether it is dead.
+
+    On a node that is not Ready no kubelet could say that it has ended: that is the node's wait, and a member's no more.
+    """
     ends = [end for pod in pods if (end := stuck_at(pod))]
     for end in ends:
         draft = draft.wake(end)
-    if stuck := past_their_grace(draft, pods):
+    late, dark = past_their_grace(draft, pods), {one.node for one in draft.status.unready}
+    if stuck := [pod for pod in late if pod.node not in dark]:
         return draft.wait(Reason.MEMBER_STUCK, look_after(draft, stuck))
+    if late and (hidden := why_ready_no_more(draft, late)):
+        return draft.wait(*hidden)
     refusals = {one.pod: one for one in refused_deletions(draft)}
     if kept := [pod for pod in pods if pod.name in refusals]:
         words = f"their time is over, and {listed(kept)} cannot be deleted: {refusals[kept[0].name].message}"

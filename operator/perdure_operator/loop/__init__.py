@@ -8,8 +8,12 @@ affected_jobs  which jobs a change affects; pure
 orphans        deletes budgets and templates that outlive their job
 worker         one round: observe, decide, act, schedule the next
 install        checks that the CRD is installed and new enough
+verify         finds what is wrong with an installation
 evictions      checks whether the API server serves Evictions
 progress       shows in status what members report
+pools          gives the jobs that share a pool their sizes
+keys           keeps the operator's own certificates in one Secret
+channels       tells living members where to report, and by which certificates
 leader         election, resync and workers; knows no kopf
 operator       assembles everything: login, start and stop
 heap           keeps garbage collection from stopping the event loop

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from http import HTTPStatus
 from typing import Any, Final
 
 from perdure.errors import UserError
@@ -20,6 +21,7 @@ from perdure_operator.schema import crd, reference_page
 NAME: Final = f"{JOBS.plural}.{JOBS.group}"
 APPLY: Final = "kubectl apply --server-side --force-conflicts -f -"
 """--force-conflicts: the fields are Helm's, which never writes them again."""
+NOT_INSTALLED: Final = f"CustomResourceDefinition {NAME} is not installed: kubectl apply -f crds/, or helm install"
 
 _NAMED: Final = 5
 _PATIENCE_SECONDS: Final = 30.0
@@ -37,9 +39,9 @@ async def check(
 ) -> None:
     """Raise UserError if jobs cannot be listed; log a warning if the CRD is older."""
     deadline, failures = monotonic() + _PATIENCE_SECONDS, 0
-    while not await _require(api, namespace, retry=monotonic() < deadline):
+    while refusal := await _refusal(api, namespace, retry=monotonic() < deadline):
         failures += 1
-        await sleep(backoff(failures, first=1.0, longest=_PATIENCE_SECONDS / 3))
+        await sleep(backoff(failures, first=1.0, longest=_PATIENCE_SECONDS / 3, at_least=refusal.retry_after))
     try:
         installed = await api.get(CRDS, None, NAME)
     except ApiError as error:
@@ -47,21 +49,22 @@ async def check(
         return
     lacking = missing(installed)
     if lacking:
-        more = f" and {len(lacking) - _NAMED} more" if len(lacking) > _NAMED else ""
-        logger.warning(
-            "CustomResourceDefinition %s is older than this operator and drops %s%s: Helm does not upgrade it: "
-            "perdure-operator crd | %s",
-            NAME,
-            ", ".join(lacking[:_NAMED]),
-            more,
-            APPLY,
-        )
+        logger.warning(older(lacking))
 
 
 def missing(installed: Json) -> list[str]:
     """Fields of spec that this operator knows and the installed CRD does not; a newer CRD lacks none."""
     known = _fields(_served(installed))
     return [path for path in _fields(crd.root_schema()) if path not in known]
+
+
+def older(lacking: list[str]) -> str:
+    """What to do about a CRD that lacks these fields."""
+    more = f" and {len(lacking) - _NAMED} more" if len(lacking) > _NAMED else ""
+    return (
+        f"CustomResourceDefinition {NAME} is older than this operator and drops {', '.join(lacking[:_NAMED])}{more}: "
+        f"Helm does not upgrade it: perdure-operator crd | {APPLY}"
+    )
 
 
 def _served(installed: Json) -> Json:
@@ -76,20 +79,19 @@ def _fields(schema: Json) -> list[str]:
     ]
 
 
-async def _require(api: ClusterApi, namespace: str | None, *, retry: bool) -> bool:
-    """Whether jobs can be listed; False only with `retry`, if the API server is away.
+async def _refusal(api: ClusterApi, namespace: str | None, *, retry: bool) -> ApiError | None:
+    """Why jobs cannot be listed; only with `retry`, and only what may pass: an API server that starts may also know no
+    token yet.
 
     kopf only watches resources that it discovers at the start: without the CRD it would wait without a message.
     """
     try:
         await api.list(JOBS, namespace)
     except NotFound:
-        raise UserError(
-            f"CustomResourceDefinition {NAME} is not installed: kubectl apply -f crds/, or helm install"
-        ) from None
+        raise UserError(NOT_INSTALLED) from None
     except ApiError as error:
-        if retry and isinstance(error, Unavailable):
+        if retry and (isinstance(error, Unavailable) or error.status == HTTPStatus.UNAUTHORIZED):
             logger.warning("the API server is not there yet, so the start waits for it: %s", error)
-            return False
+            return error
         raise UserError(f"cannot list {JOBS.plural}: {error}") from None
-    return True
+    return None

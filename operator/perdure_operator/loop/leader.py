@@ -12,7 +12,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from perdure_operator.cluster import election
 from perdure_operator.cluster.clock import since_boot
@@ -26,15 +26,18 @@ from perdure_operator.loop.affected_jobs import affected_jobs
 from perdure_operator.loop.evictions import Outdated
 from perdure_operator.loop.orphans import Orphans
 from perdure_operator.loop.queue import Queue
-from perdure_operator.loop.schedule import backoff
+from perdure_operator.loop.schedule import LONGEST_SECONDS, backoff
 from perdure_operator.loop.worker import RESYNC_SECONDS, Worker
 from perdure_operator.serving.metrics.counted import Echoes, Frozen, OperatorFacts
 
 logger = logging.getLogger(__name__)
 
+FIRST_READING_SECONDS: Final = 15.0
+"""The longest pause between tries to read everything for the first time, unless the API server asks for a longer one:
+until one succeeds, nothing answers a drain."""
 
 Show = Callable[[Actor, Queue], Coroutine[Any, Any, None]]
-"""Shows in status what members report, until it is cancelled."""
+"""Writes status beside the rounds, such as what members report, until it is cancelled."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ class Leader:
     channel: Callable[[], str] = nowhere
     """Where new members report; "" for nowhere."""
     show: Show | None = None
-    """Publishes members' reports while this process leads; None if reports are off."""
+    """Works beside the rounds while this process leads; None for nothing."""
     over: asyncio.Event = field(default_factory=asyncio.Event)
     failed: bool = False
     _task: asyncio.Task[None] | None = None
@@ -120,6 +123,7 @@ class Leader:
         counts, leading = self._worker.counts, self.leading
         facts = OperatorFacts(
             leading=leading,
+            synced=self.knows_all,
             lease_age=self._election.age(),
             queue_due=due,
             queue_oldest=oldest,
@@ -168,7 +172,8 @@ class Leader:
         await show(self._actor, self.queue)
 
     async def _work(self) -> None:
-        """Run rounds after the first resync, whether it succeeded or failed."""
+        """Run rounds once everything was read, or a resync met an unexpected error. While the API server refuses one
+        kind, no round runs: `synced` shows that."""
         await self._synced.wait()
         await self._worker.run()
 
@@ -182,7 +187,7 @@ class Leader:
                 self.settle()
             except ApiError as error:
                 failures += 1
-                wait = backoff(failures, first=1.0, at_least=error.retry_after)
+                wait = self._pause(failures, error.retry_after)
                 words = "not all objects could be read again, this is tried once more in %g s: %s"
                 logger.warning(words, wait, error)
                 await self.clocks.sleep(wait)
@@ -196,6 +201,10 @@ class Leader:
             failures = 0
             await self.unchanged()
             await self.clocks.sleep(RESYNC_SECONDS * (0.8 + 0.4 * self.clocks.chance()))
+
+    def _pause(self, failures: int, asked: float | None) -> float:
+        longest = LONGEST_SECONDS if self._synced.is_set() else FIRST_READING_SECONDS
+        return max(backoff(failures, first=1.0, longest=longest), min(asked or 0.0, LONGEST_SECONDS))
 
     async def _sync(self) -> None:
         self.queue.start()

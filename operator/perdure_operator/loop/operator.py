@@ -19,9 +19,12 @@ from perdure_operator.api.signal_rows import SignalRow
 from perdure_operator.cluster import election, kube
 from perdure_operator.cluster.kube import KubeApi
 from perdure_operator.cluster.read.cache import Cache
+from perdure_operator.cluster.write.act import Actor
 from perdure_operator.loop import evictions, guard, install, loop_lag, watch
 from perdure_operator.loop.heap import Heap
 from perdure_operator.loop.leader import Leader, Show, nowhere
+from perdure_operator.loop.pools import Hints, PoolKeeper, no_hints
+from perdure_operator.loop.queue import Queue
 
 SideWork = Callable[[], Coroutine[Any, Any, None]]
 """Work that runs in addition to the watch until the operator stops."""
@@ -34,8 +37,10 @@ class ReportOptions:
     port: int
     url: str
     """What members call: https://host:port."""
-    certificate: Path
+    certificate: Path | None = None
     """A folder with tls.crt, tls.key and the ca.crt that members check them by."""
+    secret: str = ""
+    """Without a folder: the Secret, in the Lease's namespace, in which the operator keeps its own."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,8 @@ async def run(options: OperatorOptions) -> bool:
         await install.check(api, options.namespace)
         responds = options.evictions and await evictions.found(api, options.namespace)
         cache = Cache(options.signals, responds=responds)
-        reports = _reports(api, cache, options.reports) if options.reports else None
+        reports = _reports(api, cache, options.lease.namespace, options.reports) if options.reports else None
+        sharing = PoolKeeper(cache, reports.hints if reports else no_hints, api.server_time)
         leader = Leader(
             api,
             options.lease,
@@ -80,19 +86,19 @@ async def run(options: OperatorOptions) -> bool:
             node_claims=options.node_claims,
             settle=Heap().settle,
             channel=reports.channel if reports else nowhere,
-            show=reports.show if reports else None,
+            show=_together(sharing.follow, *([reports.show] if reports else [])),
         )
         registry = kopf.OperatorRegistry()
         if options.evictions:
             leader.unchanged = partial(evictions.require_unchanged, api, options.namespace, known=responds)
-        events = watch.Watch(leader.cache, leader.queue)
-        guard.install(events.take_in_or_log)
+        events = watch.Watch(leader.cache, leader.queue, leader.echoes)
+        guard.install(events.take_in_or_log, events.listed)
         watch.register(registry, events, evictions=responds)
         beside: list[SideWork] = [loop_lag.report]
         if options.metrics_port is not None:
             beside.append(_metrics(api, leader, options.metrics_port, options.metrics_certificate))
         if reports:
-            beside.append(reports.serve(lambda: leader.knows_all))
+            beside += reports.beside(lambda: leader.knows_all)
         _hook(registry, leader, options.kubeconfig, beside)
         await kopf.operator(
             registry=registry,
@@ -103,6 +109,13 @@ async def run(options: OperatorOptions) -> bool:
             stop_flag=leader.over,
         )
         return not leader.failed
+
+
+def _together(*shows: Show) -> Show:
+    async def show(actor: Actor, queue: Queue) -> None:
+        await asyncio.gather(*(one(actor, queue) for one in shows))
+
+    return show
 
 
 def _metrics(api: KubeApi, leader: Leader, port: int, folder: Path | None) -> SideWork:
@@ -123,27 +136,49 @@ class _Reports:
 
     channel: Callable[[], str]
     show: Show
-    serve: Callable[[Callable[[], bool]], SideWork]
+    hints: Hints
+    beside: Callable[[Callable[[], bool]], Sequence[SideWork]]
     """Takes whether this process leads."""
 
 
-def _reports(api: KubeApi, cache: Cache, options: ReportOptions) -> _Reports:
+def _reports(api: KubeApi, cache: Cache, namespace: str, options: ReportOptions) -> _Reports:
     """What takes and shows reports. Raises UserError if the port or the certificate cannot be used."""
     # cryptography takes time and memory: only where it is wanted.
-    from perdure_operator.loop import progress  # noqa: PLC0415
+    from perdure_operator.loop import channels, keys, progress  # noqa: PLC0415
     from perdure_operator.serving import certificate, connections  # noqa: PLC0415
     from perdure_operator.serving.reports import channel, endpoint, heard, tokens  # noqa: PLC0415
 
-    channels = channel.Channels(options.url, options.certificate)
-    contexts = certificate.FromFiles(options.certificate)
     known, newest = tokens.Tokens(api, cache), heard.ReportBoard()
-    listener = connections.listen(options.port, name=endpoint.NAME)
+    listener = connections.listen(options.port, name=endpoint.NAME, waiting=endpoint.WAITING)
+    writer = progress.ProgressWriter(cache, newest, known, api.server_time)
 
-    def serve(leads: Callable[[], bool]) -> SideWork:
-        served = endpoint.endpoint(known, newest, cache, leads=leads, now=api.server_time)
-        return partial(connections.serve, listener, contexts, served, limits=endpoint.LIMITS)
+    def served(leads: Callable[[], bool], contexts: certificate.Contexts, limits: connections.Limits) -> SideWork:
+        taken = endpoint.endpoint(known, newest, cache, leads=leads, now=api.server_time)
+        return partial(connections.serve, listener, contexts, taken, limits=limits)
 
-    return _Reports(channels.current, progress.ProgressWriter(cache, newest, known).show, serve)
+    def shown(members: channels.ChannelWriter) -> Show:
+        return _together(writer.show, members.follow)
+
+    if options.certificate is not None:
+        given, contexts = channel.Channels(options.url, options.certificate), certificate.FromFiles(options.certificate)
+        members = channels.ChannelWriter(cache, given.current)
+        return _Reports(
+            given.current,
+            shown(members),
+            newest.scaling_of,
+            lambda leads: [served(leads, contexts, endpoint.GIVEN_LIMITS)],
+        )
+
+    keeper = keys.KeyKeeper(api, (namespace, options.secret), options.url, certificate.Maker())
+    members = channels.ChannelWriter(cache, keeper.channel_of_leader)
+
+    def beside(leads: Callable[[], bool]) -> Sequence[SideWork]:
+        async def serve() -> None:
+            await served(leads, await keeper.contexts(), endpoint.LIMITS)()
+
+        return [partial(keeper.keep, leads, members.all_have), serve]
+
+    return _Reports(keeper.channel, shown(members), newest.scaling_of, beside)
 
 
 def _hook(registry: kopf.OperatorRegistry, leader: Leader, kubeconfig: str | None, beside: Sequence[SideWork]) -> None:

@@ -13,7 +13,16 @@ from collections.abc import Iterator
 from perdure.wire import LABEL_JOB
 from perdure_operator.api import names
 from perdure_operator.api.names import LABEL_UID
-from perdure_operator.cluster.protocol import BUDGETS, JOBS, REVISIONS, ApiError, ClusterApi, NotFound, Resource
+from perdure_operator.cluster.protocol import (
+    BUDGETS,
+    JOBS,
+    REVISIONS,
+    ApiError,
+    ClusterApi,
+    NotFound,
+    Resource,
+    Unavailable,
+)
 from perdure_operator.cluster.read import parse
 from perdure_operator.cluster.read.cache import Cache
 from perdure_operator.cluster.read.records import BudgetRecord, Key, RevisionRecord
@@ -46,13 +55,18 @@ class Orphans:
         self._actor = actor
 
     async def sweep(self, job: Key | None = None) -> None:
-        """Delete orphans of one job's name, or all. Best effort: the next resync sees them again."""
+        """Delete orphans of one job's name, or all. Best effort: the next resync sees them again.
+
+        The rest waits for that too once the API server does not answer, or asks to be left alone.
+        """
         for resource, one in list(self._orphans_of(job)):
             try:
                 await self._remove(resource, one)
             except ApiError as error:
                 words = "%s %s: its job is gone, and it could not be deleted now: %s"
                 logger.warning(words, resource.plural, "/".join(one.key), error)
+                if isinstance(error, Unavailable):
+                    return
 
     def _orphans_of(self, job: Key | None) -> Iterator[tuple[Resource, Leftover]]:
         cache = self._cache

@@ -17,8 +17,10 @@ from typing import Final
 
 from perdure_operator.cluster.protocol import ApiError, Conflict, Unavailable
 from perdure_operator.cluster.read.cache import Cache
+from perdure_operator.cluster.read.records import JobRecord, Key
 from perdure_operator.cluster.write.act import Actor
 from perdure_operator.loop.queue import Queue
+from perdure_operator.loop.schedule import backoff
 from perdure_operator.serving.pacing import BoundedRate
 from perdure_operator.serving.reports.heard import Received, ReportBoard
 from perdure_operator.serving.reports.progress import shown
@@ -27,7 +29,7 @@ from perdure_operator.serving.reports.tokens import Tokens
 WRITES_PER_SECOND: Final = 20.0
 LOOK_SECONDS: Final = 1.0
 PAUSE_SECONDS: Final = 10.0
-"""The pause after a write that the API server did not answer."""
+"""The pause after a write that the API server did not answer; longer if it asks for that."""
 REFUSED_SECONDS: Final = 60.0
 """The time until the next try for a job whose status the API server refuses. Other jobs do not wait for it."""
 
@@ -41,6 +43,7 @@ class ProgressWriter:
     cache: Cache
     heard: ReportBoard
     tokens: Tokens
+    clock: Callable[[], datetime]
     pace: BoundedRate = field(default_factory=lambda: BoundedRate(WRITES_PER_SECOND))
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     monotonic: Callable[[], float] = time.monotonic
@@ -56,8 +59,9 @@ class ProgressWriter:
             try:
                 await self.look(actor, queue)
             except ApiError as error:
-                logger.warning("what members report is not shown in status, tried again in 10 s: %s", error)
-                await self.sleep(PAUSE_SECONDS)
+                wait = backoff(1, first=PAUSE_SECONDS, at_least=error.retry_after)
+                logger.warning("what members report is not shown in status, tried again in %g s: %s", wait, error)
+                await self.sleep(wait)
             except Exception:
                 logger.exception("an unexpected error as members' reports were shown: jobs go on, tried again in 10 s")
                 await self.sleep(PAUSE_SECONDS)
@@ -71,7 +75,7 @@ class ProgressWriter:
         self.tokens.forget_ended()
         now = self.monotonic()
         self.refused = {job: until for job, until in self.refused.items() if now < until}
-        newest = self.heard.of_jobs()
+        newest = self.heard.of_jobs(self.clock())
         jobs = {one.sender.job_uid for one in newest}
         self.shown = {job: at for job, at in self.shown.items() if job in jobs}
         for received in newest:
@@ -111,3 +115,11 @@ class ProgressWriter:
         self.shown[job.uid] = received.at
         if due.changes_words:
             queue.add(job.key)
+            for other in self._beside_slow_members(job):
+                queue.add(other)
+
+    def _beside_slow_members(self, before: JobRecord) -> set[Key]:
+        """The jobs on nodes of which this job says something else now."""
+        after = self.cache.job(before.key)
+        nodes = before.slow_nodes ^ (after.slow_nodes if after else frozenset())
+        return {key for node in nodes for key in self.cache.jobs_on(node)}

@@ -3,7 +3,7 @@
 A key waits at most once; its earliest due time counts. A key that is added while it is busy is due as soon as that work
 is done, so that no change is lost and no key is worked on twice at once. Changes of a failed key bring it forward at a
 bounded rate: failures do not hold up what is urgent, and an overloaded server is not asked again at each of its own
-events. Wrapped by `queue`; `leader` and `guard` use its `backoff` alone.
+events. Wrapped by `queue`; `leader`, `guard`, `install` and `progress` use its `backoff` alone.
 """
 
 from __future__ import annotations

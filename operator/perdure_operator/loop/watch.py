@@ -30,10 +30,10 @@ logger = logging.getLogger(__name__)
 class Watch:
     """Handles watch events."""
 
-    def __init__(self, cache: Cache, queue: Queue, echoes: Echoes | None = None) -> None:
+    def __init__(self, cache: Cache, queue: Queue, echoes: Echoes) -> None:
         self._cache = cache
         self._queue = queue
-        self._echoes = echoes or Echoes()
+        self._echoes = echoes
 
     def take_in(self, resource: Resource, kind: str | None, raw: Json) -> None:
         """Handle one event: `kind` is ADDED, MODIFIED, DELETED, or None for an object of an initial list."""
@@ -44,6 +44,11 @@ class Watch:
         if change is not None and self._queue.started:
             for job in sorted(affected_jobs(self._cache, change)):
                 self._queue.add(job)
+
+    def listed(self, resource: Resource) -> None:
+        """All objects of a kind were listed, and its watch goes on from there."""
+        if resource == JOBS:
+            self._echoes.begins_anew()
 
     def take_in_or_log(self, resource: Resource, kind: str | None, raw: Json) -> None:
         """Handle one event and log any exception: one object must not end the watch of all others."""

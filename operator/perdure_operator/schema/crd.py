@@ -60,7 +60,7 @@ _RUNNING: Final = '.status.conditions[?(@.type=="Running")]'
 _COLUMNS: Final = (
     ("Phase", "string", ".status.phase", "Where the job is in its life."),
     ("Run", "integer", ".status.run", "The newest run."),
-    ("Members", "integer", ".status.replicas", "Living members of the current run."),
+    ("Members", "integer", ".status.replicas", "Living members of the current run, or of a finished job."),
     ("How", "string", ".status.how", "How the newest run took over: live, in place or by new members."),
     (
         "Step",

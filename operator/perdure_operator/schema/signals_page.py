@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from perdure_operator.api.default_signals import DEFAULT_SIGNALS, VACATE_ANNOTATION
+from perdure_operator.api.default_signals import DEFAULT_SIGNALS, SAVE_ANNOTATION, VACATE_ANNOTATION
 from perdure_operator.api.names import RESPONDER, RESPONDER_PRIORITY
 from perdure_operator.api.signal_rows import REACTIONS, Reaction, SignalRow, SignalSource
 from perdure_operator.decide.eviction_responses import AGAIN_SECONDS, SOONEST_SECONDS
@@ -150,7 +150,18 @@ kubectl annotate trainingjob digits {VACATE_ANNOTATION}-    # withdraws it, unti
 ```
 
 The condition `SpecUnderstood` lists names that are neither a node nor a member. In the table this is the row
-`vacate-job`, so the configuration and a job can give it another reaction."""
+`vacate-job`, so the configuration and a job can give it another reaction.
+
+## Saving by hand
+
+With the annotation `{SAVE_ANNOTATION}` on a TrainingJob, users who may edit the job ask its run to save at once and
+keep training, as `CheckpointNow` does, a minute after the save before at the earliest, and later after several that
+nodes have asked for. Each new value asks once; of a value 64 characters count. While no run is on, or members change,
+the request waits.
+
+```
+kubectl annotate trainingjob digits {SAVE_ANNOTATION}=before-the-upgrade --overwrite
+```"""
 
 _CONFIGURED: Final = """## Rows of your own
 
@@ -194,6 +205,14 @@ the run keeps training instead, without a time limit, and the drain waits. The c
 members wait for. A job with `elastic` does not shrink for it either (decision 027). To get the node anyway, run
 `kubectl annotate node NAME {VACATE_ANNOTATION}=true`: then members leave as with `Move`."""
 
+_STRAGGLERS: Final = """## A slow node
+
+With reports, Perdure finds [members that hold up the others](reports.md#a-member-that-holds-up-the-others). In one job
+that rank may only have more work. If such members of jobs in three namespaces or more are on one node, the row
+`node-stragglers` counts for every job there. It ships with `Ignore`, because members write their reports themselves:
+whoever may create jobs in three namespaces could make others leave a node. With a reaction of the cluster's own, such
+as `Avoid` or `VacateIfRoom`, a job notices within six minutes that its node is no longer slow."""
+
 _ROWS: Final = """## The table
 
 *off* rows ship disabled: no source or document of the tool confirms them, or enabling them is a person's choice. Names
@@ -214,6 +233,7 @@ def text() -> str:
         _CLAIMS,
         _BY_HAND,
         _REQUESTS,
+        _STRAGGLERS,
         _CONFIGURED,
         _table(("Field", "Meaning"), fields),
         _JOBS,
@@ -229,6 +249,7 @@ def _row(row: SignalRow) -> Sequence[str]:
         SignalSource.NODE_DELETION: "the Node object is deleted",
         SignalSource.SILENCE: "condition `Ready` is not True",
         SignalSource.EVICTION: "an `Eviction` of a member, when it is the operator's turn",
+        SignalSource.STRAGGLERS: "members on the node hold up jobs of three namespaces",
         SignalSource.JOB: f"annotation `{VACATE_ANNOTATION}` of the TrainingJob",
     }.get(row.source, f"{_WORDS.get(row.source, '')} `{row.matched}`")
     return f"`{row.name}`", matched, _reaction(row), f"{row.set_by} ([source]({row.url}))", row.warning

@@ -13,7 +13,12 @@ from typing import Final
 from perdure import wire
 from perdure.wire import Env
 from perdure_operator.api.cel import VALIDATIONS, Json, Rule, checked, forbidden
-from perdure_operator.api.names import ASSIGNMENT_VOLUME, CREDENTIALS_VOLUME, REPORT_VOLUME
+from perdure_operator.api.names import (
+    ASSIGNMENT_VOLUME,
+    CREDENTIALS_VOLUME,
+    ORIGIN_CREDENTIALS_VOLUME,
+    REPORT_VOLUME,
+)
 from perdure_operator.schema import pod
 
 USER_ENV: Final = (
@@ -27,8 +32,11 @@ DESCRIPTION: Final = (
     "command, so the command must be given, and the image must have perdure installed."
 )
 
-_MOUNTS: Final = (wire.ASSIGNMENT_FOLDER, wire.CREDENTIALS_FOLDER, wire.REPORT_TOKEN_FOLDER)
-_VOLUMES: Final = (ASSIGNMENT_VOLUME, CREDENTIALS_VOLUME, REPORT_VOLUME)
+_MOUNTS: Final = (
+    *(wire.ASSIGNMENT_FOLDER, wire.CREDENTIALS_FOLDER, wire.FROM_CREDENTIALS_FOLDER),
+    wire.REPORT_TOKEN_FOLDER,
+)
+_VOLUMES: Final = (ASSIGNMENT_VOLUME, CREDENTIALS_VOLUME, ORIGIN_CREDENTIALS_VOLUME, REPORT_VOLUME)
 
 
 def _of_trainer(holds: str, message: str) -> Rule:

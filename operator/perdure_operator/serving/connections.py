@@ -1,8 +1,9 @@
 """One HTTPS endpoint on a port: one request a connection, so that each connection has an end.
 
-A TLS handshake takes 3 s at most, headers 2 s, a body 2 s, an answer 10 s. There are 16 connections at once, and 50 new
-ones a second: the others wait in the kernel, because handshakes take the operator's time. One address has half of them
-at most, and more are closed at once, so that one peer cannot keep all others out. Used by `loop.operator`.
+A TLS handshake takes 3 s at most, headers 2 s, a body 2 s, an answer 10 s. There are only so many connections at once,
+and so many new ones a second: the others wait in the kernel, because handshakes take the operator's time. One address
+has a part of them at most, and more are closed at once, so that one peer cannot keep all others out. Used by
+`loop.operator`.
 """
 
 from __future__ import annotations
@@ -21,9 +22,6 @@ from perdure.errors import UserError
 from perdure_operator.serving.certificate import Contexts
 from perdure_operator.serving.pacing import OnceAMinute
 
-PAUSE_SECONDS: Final = 0.02
-"""The shortest time between two accepted connections."""
-
 _FAULT: Final = "%s: an unexpected error %s; others of this minute are not logged"
 
 logger = logging.getLogger(__name__)
@@ -36,6 +34,8 @@ class Limits:
     connections: int = 16
     of_one_address: int = 8
     """As many, because all pods of a node may come by its address."""
+    pause: float = 0.02
+    """The shortest time between two accepted connections."""
     handshake: float = 3.0
     headers: float = 2.0
     body: float = 2.0
@@ -86,12 +86,13 @@ class Endpoint:
     """The longest body; 0: none is read."""
 
 
-def listen(port: int, *, name: str) -> socket.socket:
-    """A listening socket on all addresses, of both families where the machine has both. Raises UserError."""
+def listen(port: int, *, name: str, waiting: int = 64) -> socket.socket:
+    """A listening socket on all addresses, of both families where the machine has both. So many connections wait in the
+    kernel. Raises UserError."""
     both = socket.has_dualstack_ipv6()
     try:
         family = socket.AF_INET6 if both else socket.AF_INET
-        listener = socket.create_server(("", port), family=family, dualstack_ipv6=both, backlog=64)
+        listener = socket.create_server(("", port), family=family, dualstack_ipv6=both, backlog=waiting)
     except OSError as error:
         raise UserError(f"cannot serve {name} on port {port}: {error.strerror}: give another --{name}-port") from None
     listener.setblocking(False)
@@ -126,7 +127,7 @@ async def serve(
                 held[peer] += 1
                 task = group.create_task(_connection(connection, contexts, endpoint, bounds, faults))
                 task.add_done_callback(partial(_released, held, peer, free))
-                await asyncio.sleep(PAUSE_SECONDS)
+                await asyncio.sleep(bounds.pause)
 
 
 def _released(held: Counter[str], peer: str, free: asyncio.Semaphore, _: asyncio.Task[None]) -> None:

@@ -82,6 +82,8 @@ class NodeView(Model):
     """Only those that some row of the signal table matches; the same for labels and annotations."""
     labels: dict[str, str] = Field(default_factory=dict)
     annotations: dict[str, str] = Field(default_factory=dict)
+    slows_jobs: bool = False
+    """Whether members on it hold up jobs of three namespaces or more."""
     claim: str = ""
     """The NodeClaim that it belongs to, if Karpenter made it."""
     claim_ends: datetime | None = None
@@ -288,6 +290,8 @@ class Snapshot(Model):
     spec: TrainingJobSpec
     vacate: str = ""
     """The job's annotation perdure.dev/vacate."""
+    save: str = ""
+    """The job's annotation perdure.dev/save."""
     unknown_fields: tuple[str, ...] = ()
     """Paths below spec that this operator does not know, or cannot read, and ignores."""
     status: TrainingJobStatus = TrainingJobStatus()

@@ -242,7 +242,8 @@ def test_every_row_has_an_object() -> None:
         row.name for row in DEFAULT_SIGNALS if row.source is SignalSource.EVICTION
     }  # decide/test_eviction_responses
     by_a_person = {"vacate-job"}  # state/test_vacate_request
-    assert set(WRITTEN) | set(PODS) | asked_for | by_a_person == {row.name for row in DEFAULT_SIGNALS}
+    by_members = {"node-stragglers"}  # decide/test_signals, cluster/read/test_observe
+    assert set(WRITTEN) | set(PODS) | asked_for | by_a_person | by_members == {row.name for row in DEFAULT_SIGNALS}
 
 
 @pytest.mark.parametrize("name", WRITTEN)
@@ -309,6 +310,7 @@ def test_no_two_rows_have_one_name_and_every_source_without_a_key_has_one_row() 
         SignalSource.NODE_DELETION,
         SignalSource.SILENCE,
         SignalSource.EVICTION,
+        SignalSource.STRAGGLERS,
         SignalSource.JOB,
     ]
     assert sorted(keyless) == sorted(built_in)

@@ -1,19 +1,20 @@
-"""Reads a cluster through kubectl itself, so that both always mean the same cluster, user, proxy and credentials.
+"""Asks a cluster through kubectl itself, so that both always mean the same cluster, user, proxy and credentials.
 
-Each request is a process `kubectl get --raw PATH`: kubectl reads the kubeconfig and asks for credentials. Its input is
-the user's, so a credential plugin may ask something. What it says is passed on while it says it; only a refusal of the
-API server is held back, as not each of them is an error.
+Each reading is a process `kubectl get --raw PATH`, and the only write a `kubectl patch`: kubectl reads the kubeconfig
+and asks for credentials. Its input is the user's, so a credential plugin may ask something. What it says is passed on
+while it says it; only a refusal of the API server is held back, as not each of them is an error.
 """
 
 from __future__ import annotations
 
 import asyncio
 import codecs
+import json
 import re
 import shutil
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import IO, Final
@@ -26,6 +27,8 @@ from perdure_operator.cluster.protocol import ApiError, Conflict, Forbidden, Jso
 
 PAGE: Final = 500
 """Objects in a page, as in kubectl's own lists: each page is a process."""
+FIELD_MANAGER: Final = "kubectl-perdure"
+"""Who has written an annotation, in the object's managedFields."""
 REFUSAL: Final = "Error from server"
 """How kubectl begins what the API server said."""
 POD_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -48,7 +51,10 @@ class KubectlFailed(Exception):
 
 
 class Kubectl:
-    """A ReadOnlyApi. Every call may raise UserError without a kubectl, and KubectlFailed, besides ApiError."""
+    """A ReadOnlyApi, and one write.
+
+    Every call may raise UserError without a kubectl, and KubectlFailed, besides ApiError.
+    """
 
     def __init__(self, flags: Sequence[str] = ()) -> None:
         """`flags` are kubectl's own, such as `--context=prod`; they choose the cluster and the user."""
@@ -107,6 +113,39 @@ class Kubectl:
             raise ApiError(f"error: {path}: the answer is not an object")
         return known
 
+    async def lines(self, path: str) -> AsyncGenerator[str, None]:
+        """The lines of an answer that is text, each when it comes. Close it, or its kubectl goes on."""
+        process = await self._started("get", "--raw", path)
+        said = asyncio.create_task(_passed_on(process, sys.stderr))
+        try:
+            async for line in _lines_of(process):
+                yield line
+            refusal, status = await said, await process.wait()
+        finally:
+            said.cancel()
+            await _ended(process)
+        if status and refusal:
+            raise _refused(refusal)
+        if status:
+            raise KubectlFailed(_as_a_shell_says(status))
+
+    async def annotate(
+        self, resource: Resource, namespace: str, name: str, annotations: Mapping[str, str | None], *, version: str = ""
+    ) -> None:
+        """Give the object these annotations; None removes one.
+
+        Raises Conflict if the object is not the one of this resourceVersion any more.
+        """
+        only = {"resourceVersion": version} if version else {}
+        patch = {"metadata": {**only, "annotations": dict(annotations)}}
+        words = [f"{resource.plural}.{resource.group}", name, f"--namespace={namespace}", "--type=merge"]
+        words += [f"--patch={json.dumps(patch)}", f"--field-manager={FIELD_MANAGER}"]
+        status, _, refusal = await self._run("patch", *words, said=sys.stderr)
+        if refusal:
+            raise _refused(refusal)
+        if status:
+            raise KubectlFailed(status)
+
     async def _read(self, path: str) -> Json:
         status, body, refusal = await self._run("get", "--raw", path, said=sys.stderr)
         if refusal:
@@ -123,18 +162,43 @@ class Kubectl:
 
     async def _run(self, *words: str, said: IO[str] | None) -> tuple[int, bytes, str]:
         """The exit status, the output, and a refusal of the API server. The rest of stderr goes to `said`."""
-        program = shutil.which("kubectl")
-        if program is None:
-            raise UserError("kubectl is not on the PATH: kubectl perdure reads the cluster through it")
-        process = await asyncio.create_subprocess_exec(program, *words, *self._flags, stdout=PIPE, stderr=PIPE)
+        process = await self._started(*words)
         try:
             body, refusal = await asyncio.gather(_output(process), _passed_on(process, said))
             status = await process.wait()
         finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-        return status if status >= 0 else 128 - status, body, refusal if status else ""
+            await _ended(process)
+        return _as_a_shell_says(status), body, refusal if status else ""
+
+    async def _started(self, *words: str) -> Process:
+        program = shutil.which("kubectl")
+        if program is None:
+            raise UserError("kubectl is not on the PATH: kubectl perdure reads the cluster through it")
+        return await asyncio.create_subprocess_exec(program, *words, *self._flags, stdout=PIPE, stderr=PIPE)
+
+
+async def _ended(process: Process) -> None:
+    if process.returncode is None:
+        process.kill()
+        await process.wait()
+
+
+def _as_a_shell_says(status: int) -> int:
+    return status if status >= 0 else 128 - status
+
+
+async def _lines_of(process: Process) -> AsyncIterator[str]:
+    """What a process prints, line by line, however long they are."""
+    assert process.stdout is not None  # noqa: S101 - it is a pipe
+    begun = bytearray()
+    while chunk := await process.stdout.read(_CHUNK):
+        first, *more = chunk.split(b"\n")
+        begun += first
+        for part in more:
+            yield begun.decode(errors="replace")
+            begun = bytearray(part)
+    if begun:
+        yield begun.decode(errors="replace")
 
 
 async def _output(process: Process) -> bytes:

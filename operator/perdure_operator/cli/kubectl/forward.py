@@ -1,4 +1,4 @@
-"""Plays the operator's own decisions forward, from a snapshot in which nodes are cordoned. Pure: nothing is written.
+"""Plays the operator's own decisions forward, from a snapshot in which members have to leave. Pure: nothing is written.
 
 The decisions are those of `decide`, round after round. What is made up here is the cluster's part: whether new members
 find room, that pods with a node get Ready, and that the API server takes what the operator writes. The play ends where
@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Final
 
 from perdure.wire import Role, Standby, write_assignment
+from perdure_operator.api.default_signals import VACATE_ANNOTATION
 from perdure_operator.api.marks import marks
 from perdure_operator.api.model import Model
 from perdure_operator.api.reasons import ConditionType
@@ -35,6 +36,8 @@ FREE: Final = NodeView(name=f"{MADE_UP}a-free-node")
 """Where new members start if they find room."""
 NO_ROOM: Final = "no node has room"
 """The scheduler's words in the other case."""
+_ASKS: Final = {SignalSource.CORDON: "a cordoned node", SignalSource.JOB: f"the annotation {VACATE_ANNOTATION}"}
+"""What asks members to leave, in words."""
 UNSCHEDULABLE: Final = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 """What Kubernetes gives a node that is cordoned."""
 
@@ -45,6 +48,7 @@ class How(StrEnum):
     LIVE = "live"  # between two batches, if the script can; else in place
     IN_PLACE = "in place"
     RECREATE = "recreate"
+    HANGS = "hangs"  # as one of these, but the run makes no step at which it could; `play` knows nothing of that
     TRAINS_ON = "trains on"  # no member leaves for this, as long as it stays so
     WAITS = "waits"  # no run is on, or the play has come to no end
 
@@ -78,12 +82,21 @@ def drained(snapshot: Snapshot, nodes: Iterable[str], evicted: Iterable[str] = (
     return snapshot.model_copy(update={"nodes": seen, "pods": pods, "allotted": tuple(sorted(names))})
 
 
+def asked_to_leave(snapshot: Snapshot, vacate: str) -> Snapshot:
+    """The snapshot a moment after a user has given the job the annotation perdure.dev/vacate with this value."""
+    names = {*snapshot.allotted, *_to_come(snapshot.status)}
+    return snapshot.model_copy(update={"vacate": vacate, "allotted": tuple(sorted(names))})
+
+
 def _deleted(pod: PodView, now: datetime) -> PodView:
     return pod.model_copy(update={"deleting": True, "deletion_deadline": later(now, pod.grace)})
 
 
-def play(snapshot: Snapshot, *, room: bool) -> Outlook:
-    """What the operator does from here on. `room`: new members find a node and get Ready there, or find none."""
+def play(snapshot: Snapshot, *, room: bool, by: SignalSource = SignalSource.CORDON) -> Outlook:
+    """What the operator does from here on. `room`: new members find a node and get Ready there, or find none.
+
+    `by`: what has just asked members to leave.
+    """
     ready_before = frozenset(pod.uid for pod in snapshot.pods if pod.ready or not _lives(snapshot, pod))
     pods = tuple(_found_a_place(snapshot, pod, room=room) for pod in snapshot.pods)
     seen, events = snapshot.model_copy(update={"nodes": (*snapshot.nodes, FREE), "pods": pods}), list[str]()
@@ -97,14 +110,14 @@ def play(snapshot: Snapshot, *, room: bool) -> Outlook:
         awaited = (intent.ready_by or intent.grow_by) if intent and intent.prepare else awaited
         how = _how(seen.status, run)
         if how is not None:
-            return _ended(seen, how, began, tuple(events), awaited=awaited, ready_before=ready_before)
+            return _ended(seen, how, began, tuple(events), awaited=awaited, ready_before=ready_before, by=by)
         if seen != before:
             continue
         if decision.requeue_after is None:
             break
         seen = seen.model_copy(update={"now": later(seen.now, decision.requeue_after)})
     how = How.TRAINS_ON if seen.status.current else How.WAITS
-    return _ended(seen, how, began, tuple(events), awaited=awaited, ready_before=ready_before)
+    return _ended(seen, how, began, tuple(events), awaited=awaited, ready_before=ready_before, by=by)
 
 
 def _how(status: TrainingJobStatus, run: int) -> How | None:
@@ -131,6 +144,7 @@ def _ended(
     *,
     awaited: datetime | None,
     ready_before: frozenset[str],
+    by: SignalSource,
 ) -> Outlook:
     status = seen.status
     upcoming, current = status.next, status.current
@@ -143,14 +157,14 @@ def _ended(
         seconds=(seen.now - began).total_seconds(),
         size=len(plan.members) if plan and how in (How.LIVE, How.IN_PLACE) else 0,
         starting=sum(_lives(seen, pod) and pod.uid not in ready_before for pod in seen.pods),
-        why=_why(seen, how),
+        why=_why(seen, how, by),
         events=events,
         saved_by=later(asked.deadline, -LATE_MARGIN_SECONDS) if asked and asked.deadline else None,
         awaited_until=awaited,
     )
 
 
-def _why(seen: Snapshot, how: How) -> str:
+def _why(seen: Snapshot, how: How, by: SignalSource) -> str:
     """Why it is no better way, as status has it."""
     status = seen.status
     intent = status.current.intent if status.current else None
@@ -161,10 +175,10 @@ def _why(seen: Snapshot, how: How) -> str:
         return intent.fallback_reason or ("disruption.replacementTimeoutSeconds is 0" if immediate else "")
     disrupted = status.find(ConditionType.DISRUPTED)
     if how is How.TRAINS_ON and disrupted:
-        row = table_of(seen).find(SignalSource.CORDON)
+        row = table_of(seen).find(by)
         ignores = row is None or row.reaction in _STAYS
         said = row.reaction.value if row else "switched off"
-        return f"its reaction to a cordoned node is {said}" if ignores else disrupted.message
+        return f"its reaction to {_ASKS[by]} is {said}" if ignores else disrupted.message
     running = status.find(ConditionType.RUNNING)
     return running.message if how is How.WAITS and running else ""
 

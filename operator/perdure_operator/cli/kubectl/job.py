@@ -10,14 +10,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from pydantic import Field
+
 from perdure_operator.api.model import Model
 from perdure_operator.api.reasons import ConditionType
-from perdure_operator.api.status import Disruption, TrainingJobStatus
+from perdure_operator.api.status import Disruption, MoveAct, Straggler, TrainingJobStatus, TrainingProgress
 from perdure_operator.cluster.read.records import JobRecord
 from perdure_operator.decide import Stage, stage_of
+from perdure_operator.decide.accounting import badput, goodput, ratio, undecided
 from perdure_operator.decide.draft import clock, later
 from perdure_operator.decide.facts import LATE_MARGIN_SECONDS
-from perdure_operator.decide.health import is_silent, trained_runs
+from perdure_operator.decide.health import is_silent, named_stragglers, trained_runs
 from perdure_operator.state.snapshot import PodView
 
 UNREADABLE: Final = "unreadable"
@@ -76,6 +79,29 @@ class SavedStep(Model):
     """Whether rank 0 reports commits while it trains. Otherwise members report them when they end."""
 
 
+class TimeSpent(Model):
+    """What the job's time went to, in seconds."""
+
+    goodput: float
+    """In steps that are in a commit, or that a later run has begun with."""
+    badput: dict[str, float]
+    """The others, by cause."""
+    undecided: float
+    """In finished steps that are in no commit yet, and in the step that is being made."""
+    goodput_ratio: float | None
+    """Goodput by all seconds; null before there are any."""
+
+
+def time_spent(status: TrainingJobStatus) -> TimeSpent | None:
+    """None before a run gave account of its time."""
+    account = status.time_account
+    if account is None or account.open is None:
+        return None
+    return TimeSpent(
+        goodput=goodput(account), badput=badput(account), undecided=undecided(account), goodput_ratio=ratio(account)
+    )
+
+
 class JobSummary(Model):
     """A job in one row."""
 
@@ -93,6 +119,26 @@ class JobSummary(Model):
     """Steps that the run has done, if its rank 0 reports them and was heard in the last minutes."""
     death_costs: str = ""
     """What the death of any one member costs now, if its rank 0 reports it and was heard in the last minutes."""
+    live: bool | None = None
+    """Whether members can change live, if its rank 0 reports it and was heard in the last minutes."""
+    live_why: str = ""
+    """Why they cannot."""
+    required_grace_seconds: int | None = None
+    """About how long a save takes that begins now, if its rank 0 reports it and was heard in the last minutes."""
+    save_stall_seconds: float | None = None
+    """How long training stood still for the newest save, if rank 0 reports it and was heard in the last minutes."""
+    handover_act: MoveAct | None = None
+    """How far rank 0 is in a live hand-over, if it reports one and was heard in the last minutes."""
+    data_wait_percent: int | None = None
+    """The part of its steps in which rank 0 waits for data, if it reports it and was heard in the last minutes."""
+    batch: int | None = None
+    """Samples in a step, if its session chooses them and rank 0 was heard in the last minutes."""
+    efficiency_percent: int | None = None
+    """What a sample of such a step wins beside one of the script's own batch, if it is measured."""
+    values: dict[str, float] = Field(default_factory=dict)
+    """The newest numbers that rank 0's script has reported, if rank 0 was heard in the last minutes."""
+    stragglers: tuple[Straggler, ...] = ()
+    """Members that have held up the others for a minute, if rank 0 was heard in the last minutes."""
     saved: SavedStep | None = None
     """Null if no commit is known, which does not mean that there is none."""
     waits_for: Wait | None = None
@@ -102,6 +148,7 @@ class JobSummary(Model):
 def summary(seen: JobSeen) -> JobSummary:
     """The job in one row."""
     record, status = seen.record, seen.status
+    heard = heard_progress(status, seen.now)
     return JobSummary(
         namespace=record.key[0],
         name=record.key[1],
@@ -111,6 +158,16 @@ def summary(seen: JobSeen) -> JobSummary:
         run=(status.current.run if status.current else status.run) if seen.known else None,
         step=reported_step(status, seen.now),
         death_costs=reported_death_costs(status, seen.now),
+        live=heard.live if heard else None,
+        live_why=heard.live_why if heard else "",
+        required_grace_seconds=heard.required_grace_seconds if heard else None,
+        save_stall_seconds=heard.save_stall_seconds if heard else None,
+        handover_act=heard.handover_act if heard else None,
+        data_wait_percent=heard.data_wait_percent if heard else None,
+        batch=heard.batch if heard else None,
+        efficiency_percent=heard.efficiency_percent if heard else None,
+        values=heard.values if heard else {},
+        stragglers=reported_stragglers(status, seen.now),
         saved=saved_step(status),
         waits_for=wait(seen),
         disrupted=why_disrupted(status),
@@ -137,10 +194,22 @@ def reported_step(status: TrainingJobStatus, now: datetime) -> int | None:
 
 def reported_death_costs(status: TrainingJobStatus, now: datetime) -> str:
     """See JobSummary. What members of a run reported says nothing of the one that follows."""
+    progress = heard_progress(status, now)
+    return progress.death_costs if progress else ""
+
+
+def reported_stragglers(status: TrainingJobStatus, now: datetime) -> tuple[Straggler, ...]:
+    """See JobSummary."""
+    progress = heard_progress(status, now)
+    return named_stragglers(progress) if progress else ()
+
+
+def heard_progress(status: TrainingJobStatus, now: datetime) -> TrainingProgress | None:
+    """What was heard lately of a run that may be on."""
     progress = status.progress
     if progress is None or is_silent(progress, now) or progress.run not in trained_runs(status):
-        return ""
-    return progress.death_costs
+        return None
+    return progress
 
 
 def saved_step(status: TrainingJobStatus) -> SavedStep | None:

@@ -5,6 +5,7 @@ Texts come from users and nodes: `screen` draws each by `printable`, and reads n
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -34,7 +35,7 @@ class Facts:
 
 TEXTS: Final = frozenset(
     {
-        *("DISRUPTED BY", "WAITS FOR", "STATE", "BECAUSE", "WHY NOT BETTER", "MESSAGE", "DETAILS"),
+        *("DISRUPTED BY", "WAITS FOR", "STATE", "BECAUSE", "WHY NOT BETTER", "MESSAGE", "DETAILS", "VALUE", "MEANING"),
         *("IF NEW MEMBERS FIND ROOM", "IF THEY FIND NONE", "EVICTIONS"),
     }
 )
@@ -47,6 +48,18 @@ Page = tuple[Table | Facts | str, ...]
 def printable(text: str) -> str:
     """The text in one line, without what a terminal would obey."""
     return " ".join("".join(" " if unicodedata.category(one) in _UNPRINTABLE else one for one in text).split())
+
+
+_ESCAPES: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+"""Colours, moves of the cursor, titles: sequences of a terminal, with all of their letters."""
+
+
+def printable_line(text: str) -> str:
+    """A line of a program's output with its spaces: of one that was overwritten, as of a progress bar, what is left."""
+    left = text.rstrip("\r\n").rpartition("\r")[2]
+    return "".join(
+        one for one in _ESCAPES.sub("", left) if one == "\t" or unicodedata.category(one) not in _UNPRINTABLE
+    )
 
 
 def first_part(message: str) -> str:

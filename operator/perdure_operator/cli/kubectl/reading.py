@@ -19,6 +19,7 @@ from perdure_operator.api.status import TrainingJobStatus
 from perdure_operator.cli.kubectl.bundle import Parts
 from perdure_operator.cli.kubectl.client import Kubectl
 from perdure_operator.cli.kubectl.job import JobSeen, in_order
+from perdure_operator.cli.kubectl.moving import JobThere, there
 from perdure_operator.cli.kubectl.what_if import DrainSeen, Unseen
 from perdure_operator.cluster.batching import gather_in_batches
 from perdure_operator.cluster.protocol import (
@@ -93,6 +94,17 @@ def _view(raw: Json) -> PodView | None:
 async def events(api: Kubectl, seen: JobSeen) -> list[Json]:
     """The job's events, as the API server stores them."""
     return await api.list(EVENTS, seen.record.key[0], fields=f"regarding.uid={seen.record.uid}")
+
+
+async def on_nodes(api: Kubectl, namespace: str | None, name: str | None, nodes: Sequence[str]) -> list[JobThere]:
+    """That job, or all there, with their pods on these nodes; those that have none there are left out."""
+    if name is None or namespace is None:
+        known = [one.record for one in await jobs(api, namespace)]
+    else:
+        known = [job_of(await _raw_job(api, namespace, name))]
+    selector = LABEL_JOB if name is None else f"{LABEL_JOB}={name}"
+    views = [view for raw in await api.list(PODS, namespace, selector=selector) if (view := _view(raw))]
+    return [found for record in known if (found := there(record, views, nodes)).pods]
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,15 @@ In a file or a pipe each row is one line with all of its text, so that grep, sor
 
 from __future__ import annotations
 
-from typing import IO, Final
+import asyncio
+import io
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from signal import Signals
+from typing import IO, Final, Self
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
@@ -22,9 +28,74 @@ NARROWEST: Final = 12
 
 def draw(page: Page, out: IO[str], *, columns: int | None = None) -> None:
     """Write the page for a terminal so wide, or with None in whole lines; texts are never read as markup."""
-    shown = [part for part in page if not isinstance(part, Table) or part.rows]
+    shown = parts_with_text(page)
     drawn = _on_a_terminal(shown, out, columns) if columns else _in_lines(shown)
     out.write("".join(f"{line.rstrip()}\n" for line in drawn.splitlines()))
+
+
+_ENTER: Final = "\x1b[?1049h\x1b[?25l"
+"""Another screen, without a cursor; what was on the terminal is kept."""
+_LEAVE: Final = "\x1b[?25h\x1b[?1049l"
+_HOME: Final = "\x1b[H"
+_CLEAR_LINE: Final = "\x1b[K"
+_CLEAR_REST: Final = "\x1b[J"
+
+
+class LiveScreen:
+    """`with LiveScreen(out) as screen:` shows one page after another in place, and gives the terminal back."""
+
+    def __init__(self, out: IO[str], size: Callable[[], tuple[int, int]] = shutil.get_terminal_size) -> None:
+        """`size` tells the columns and lines of the terminal, which may change."""
+        self._out, self._size = out, size
+
+    def __enter__(self) -> Self:
+        self._out.write(_ENTER)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._out.write(_LEAVE)
+        self._out.flush()
+
+    def show(self, page: Page) -> None:
+        """Show this page instead of the last one, as much of it as there is room for."""
+        columns, rows = self._size()
+        drawn = io.StringIO()
+        draw(page, drawn, columns=columns)
+        lines = [cut(line, columns) for line in fitting(drawn.getvalue().splitlines(), rows)]
+        self._out.write(_HOME + "\r\n".join(f"{line}{_CLEAR_LINE}" for line in lines) + _CLEAR_REST)
+        self._out.flush()
+
+
+@contextmanager
+def ended_by(one: Signals) -> Iterator[None]:
+    """Meanwhile this signal cancels the task, as Ctrl-C does, so that the terminal is given back."""
+    task = asyncio.current_task()
+    if task is None:
+        raise RuntimeError("only a task can be ended by a signal")
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(one, task.cancel)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(one)
+
+
+def fitting(lines: Sequence[str], rows: int) -> list[str]:
+    """So many of the lines; the last one tells of those that are left out."""
+    if len(lines) <= rows:
+        return list(lines)
+    kept = max(0, rows - 1)
+    return [*lines[:kept], f"{len(lines) - kept} more lines: see --once"]
+
+
+def cut(line: str, columns: int) -> str:
+    """The line, or as much of it as so many columns show."""
+    return line if cell_len(line) <= columns else set_cell_size(line, columns)
+
+
+def parts_with_text(page: Page) -> list[Table | Facts | str]:
+    """The parts that are drawn: tables without rows are not."""
+    return [part for part in page if not isinstance(part, Table) or part.rows]
 
 
 def _in_lines(page: list[Table | Facts | str]) -> str:
@@ -61,7 +132,7 @@ def _on_a_terminal(page: list[Table | Facts | str], out: IO[str], columns: int) 
         width = max(columns, _least(part)) if isinstance(part, Table) else columns
         console = Console(file=out, width=width, highlight=False, markup=False, emoji=False)
         with console.capture() as captured:
-            _draw(part, console)
+            draw_part(part, console)
         drawn.append(captured.get())
     return "\n".join(drawn)
 
@@ -74,7 +145,8 @@ def _least(table: Table) -> int:
     )
 
 
-def _draw(part: Table | Facts | str, console: Console) -> None:
+def draw_part(part: Table | Facts | str, console: Console) -> None:
+    """Draw one part of a page on a terminal that is wide enough for it."""
     match part:
         case Table():
             if part.title:

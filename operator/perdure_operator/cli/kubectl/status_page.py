@@ -10,10 +10,11 @@ from typing import Final
 from perdure.wire import Role
 from perdure_operator.api.model import Model
 from perdure_operator.api.reasons import ConditionType
-from perdure_operator.api.status import Condition, HistoryEntry, Phase, Takeover, TrainingJobStatus
-from perdure_operator.cli.kubectl.job import JobSeen, JobSummary, summary
+from perdure_operator.api.status import Condition, HistoryEntry, MoveAct, Phase, Takeover, TrainingJobStatus
+from perdure_operator.cli.kubectl.job import JobSeen, JobSummary, TimeSpent, summary, time_spent
 from perdure_operator.cli.kubectl.page import Facts, Page, Table, ago, clock, deadline, duration, first_part
 from perdure_operator.decide.draft import clock as spoken
+from perdure_operator.decide.stragglers import stragglers_in_words
 from perdure_operator.state.snapshot import PodView
 
 UNKNOWN: Final = "unknown"
@@ -26,11 +27,18 @@ _SHOWN_ABOVE: Final = frozenset({ConditionType.RUNNING, ConditionType.DISRUPTED}
 """Conditions whose messages the page has in lines of their own."""
 _AS_WANTED: Final = frozenset({ConditionType.COMPLETED, ConditionType.SUSPENDED})
 """Conditions that tell of nothing wrong, True or False."""
-_GOOD: Final = frozenset({ConditionType.PROTECTED, ConditionType.SIZED, ConditionType.TEMPLATE_ACCEPTED})
-_GOOD_WHEN_TRUE: Final = _GOOD | {ConditionType.SPEC_UNDERSTOOD, ConditionType.DELETIONS_ALLOWED, ConditionType.SAVED}
+_BAD_WHEN_TRUE: Final = frozenset({ConditionType.HANDING_OVER, ConditionType.FAILED})
+"""Conditions that a person should read while they are True. All others are as they should be when they are True."""
 _FINISHED: Final = frozenset({Phase.COMPLETED, Phase.FAILED})
 READY: Final = "Ready"
 _HOW: Final = {Takeover.UNKNOWN: "not reported yet", Takeover.NEVER: "never took over"}
+
+_ACTS: Final = {
+    MoveAct.CONNECTING: "it trains on, while old and new members connect",
+    MoveAct.MOVING: "its ranks stand, and their state goes to the new members",
+    MoveAct.VOTING: "its ranks stand and have voted: the log decides",
+}
+"""How far a live hand-over is."""
 
 
 class MemberSeen(Model):
@@ -62,6 +70,8 @@ class JobPage(Model):
     conditions: tuple[Condition, ...] = ()
     steps_lost: int = 0
     steps_in_doubt: int = 0
+    time: TimeSpent | None = None
+    """Null before a run gave account of its time."""
 
 
 def table_of_jobs(jobs: Sequence[JobSummary], now: datetime, *, namespaces: bool) -> Page:
@@ -108,6 +118,7 @@ def job_page(seen: JobSeen) -> JobPage:
         conditions=status.conditions,
         steps_lost=status.steps_lost,
         steps_in_doubt=status.steps_in_doubt,
+        time=time_spent(status),
     )
 
 
@@ -119,8 +130,25 @@ def page_of_job(page: JobPage, now: datetime, *, every: bool = False) -> Page:
         ("Job", f"{job.namespace}/{job.name}"),
         ("Stage", f"{job.stage}{_run(job)}"),
         ("Step", "" if job.step is None else f"{job.step}, as its rank 0 reports"),
-        ("Saved", _saved(page, now)),
-        ("A death costs", f"{job.death_costs}, as its rank 0 reports" if job.death_costs else ""),
+        ("Hand-over", f"{_ACTS[job.handover_act]}, as its rank 0 reports" if job.handover_act else ""),
+        ("Batch", _batch(job)),
+        ("Values", _values(job)),
+        ("Saved", saved_in_words(page, now)),
+        ("A death costs", death_costs_in_words(job)),
+        ("Moves live", _moves_live(job)),
+        ("A save takes", save_takes(job)),
+        (
+            "A save stops it",
+            ""
+            if job.save_stall_seconds is None
+            else f"for {seconds(job.save_stall_seconds)}, as its rank 0 reports of the newest",
+        ),
+        (
+            "Waits for data",
+            "" if job.data_wait_percent is None else f"{job.data_wait_percent} % of each step, as its rank 0 reports",
+        ),
+        ("Goodput", _time(page.time) if page.time else ""),
+        ("Straggler", stragglers_in_words(job.stragglers)),
         ("Now", page.running),
         ("Disrupted", page.disrupted),
         (
@@ -130,6 +158,47 @@ def page_of_job(page: JobPage, now: datetime, *, every: bool = False) -> Page:
         ("Until", deadline(wait.until, now, whom="an operator") if wait else ""),
     )
     return Facts(facts), _conditions(page.conditions), *_members(page.members, every), _moves(page.moves[-MOVES:], now)
+
+
+def death_costs_in_words(job: JobSummary) -> str:
+    """What a member's death costs now; "" if that is not known."""
+    return f"{job.death_costs}, as its rank 0 reports" if job.death_costs else ""
+
+
+def save_takes(job: JobSummary) -> str:
+    """How long a save takes; "" if that is not known."""
+    span = job.required_grace_seconds
+    return "" if span is None else f"about {duration(span)}, as its rank 0 reports"
+
+
+def _time(time: TimeSpent) -> str:
+    """The largest losses first."""
+    if time.goodput_ratio is None:
+        return ""
+    lost = sorted(time.badput.items(), key=lambda one: -one[1])
+    words = [f"{cause} {duration(seconds)}" for cause, seconds in lost if seconds >= 1]
+    open_ = f"; {duration(time.undecided)} not decided yet" if time.undecided >= 1 else ""
+    rest = f"; lost: {', '.join(words)}" if words else ""
+    return f"{100 * time.goodput_ratio:.1f} % of the time, {duration(time.goodput)}{rest}{open_}"
+
+
+def _moves_live(job: JobSummary) -> str:
+    if job.live is None:
+        return ""
+    why = f": {job.live_why}" if job.live_why else ""
+    return f"{'yes' if job.live else f'no{why}'}, as its rank 0 reports"
+
+
+def _batch(job: JobSummary) -> str:
+    if job.batch is None:
+        return ""
+    wins = "" if job.efficiency_percent is None else f", of which each wins {job.efficiency_percent} % of its best"
+    return f"{job.batch} samples in a step{wins}, as its rank 0 reports"
+
+
+def _values(job: JobSummary) -> str:
+    said = ", ".join(f"{name} {value:g}" for name, value in sorted(job.values.items()))
+    return f"{said}, as its rank 0 reports" if said else ""
 
 
 def _run(job: JobSummary) -> str:
@@ -152,7 +221,8 @@ def _members(members: Sequence[MemberSeen], every: bool) -> Page:
     return (table, counted) if left_out else (table,)
 
 
-def _saved(page: JobPage, now: datetime) -> str:
+def saved_in_words(page: JobPage, now: datetime) -> str:
+    """The newest commit that is known, and what was lost."""
     saved, finished = page.job.saved, page.job.stage in _FINISHED
     lost = [f"{page.steps_lost} steps lost so far"] if page.steps_lost else []
     lost += [f"at most {page.steps_in_doubt} more in doubt"] if page.steps_in_doubt else []
@@ -201,7 +271,7 @@ def _conditions(conditions: Sequence[Condition]) -> Table:
     rows = tuple(
         (one.type, one.status, one.reason, one.message)
         for one in conditions
-        if one.type not in _SHOWN_ABOVE | _AS_WANTED and (one.status == "True") != (one.type in _GOOD_WHEN_TRUE)
+        if one.type not in _SHOWN_ABOVE | _AS_WANTED and (one.status == "True") == (one.type in _BAD_WHEN_TRUE)
     )
     return Table(("CONDITION", "STATUS", "REASON", "MESSAGE"), rows)
 

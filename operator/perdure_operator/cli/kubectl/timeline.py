@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
+from enum import StrEnum
 from typing import Final
 
 from perdure_operator.api.model import Model
@@ -33,14 +34,51 @@ _HOW: Final = {
 }
 
 
+class EntryKind(StrEnum):
+    """What a line of a timeline is about."""
+
+    START = "start"
+    RUN = "run"
+    SAVE = "save"
+    MEMBER = "member"
+    """A member has ended."""
+    EVENT = "event"
+    END = "end"
+
+
 class TimelineEntry(Model):
     """One line of a job's timeline."""
 
     time: datetime
+    kind: EntryKind
     what: str
-    """`run 2`, the name of a member, `start`, `end`, or the reason of an event."""
+    """`run 2`, the name of a member, `start`, `saved`, `end`, or the reason of an event."""
     details: str
+    step: int | None = None
+    """The step of a commit that was saved."""
     warning: bool = False
+
+
+class RunSpan(Model):
+    """From when a run became the current one until it was no longer."""
+
+    run: int
+    how: Takeover
+    """How it took over from the run before it."""
+    size: int
+    """How many members it has."""
+    cause: str = ""
+    """Why the run before it ended."""
+    began: datetime
+    ended: datetime | None = None
+    """When the next run became the current one, or the job ended; null while the run is `on`, or if status does not
+    say, as before a suspension."""
+    on: bool = False
+    """Whether it is the current run."""
+    pause: float | None = None
+    """Seconds for which training stood still before its first batch; null if no member reported it."""
+    steps_lost: int = 0
+    steps_in_doubt: int = 0
 
 
 class Totals(Model):
@@ -61,6 +99,7 @@ class Timeline(Model):
     namespace: str
     name: str
     entries: tuple[TimelineEntry, ...]
+    runs: tuple[RunSpan, ...] = ()
     totals: Totals
 
 
@@ -82,7 +121,8 @@ def timeline(seen: JobSeen, events: Iterable[Json]) -> Timeline:
     found = [*_of_status(seen.status), *_of_events(events)]
     namespace, name = seen.record.key
     in_order = sorted(found, key=lambda one: (one.time, one.what, one.details))
-    return Timeline(namespace=namespace, name=name, entries=tuple(in_order), totals=totals(seen.status))
+    runs = tuple(_spans(seen.status))
+    return Timeline(namespace=namespace, name=name, entries=tuple(in_order), runs=runs, totals=totals(seen.status))
 
 
 def totals(status: TrainingJobStatus) -> Totals:
@@ -101,22 +141,66 @@ def totals(status: TrainingJobStatus) -> Totals:
 
 def _of_status(status: TrainingJobStatus) -> Iterator[TimelineEntry]:
     if status.start_time:
-        yield TimelineEntry(time=status.start_time, what="start", details="members were wanted")
+        yield TimelineEntry(time=status.start_time, kind=EntryKind.START, what="start", details="members were wanted")
     for one in status.history:
         if one.time:
-            yield TimelineEntry(time=one.time, what=f"run {one.run}", details=_run(one), warning=one.steps_lost > 0)
-    outcomes = (*(status.current.outcomes if status.current else ()), *_left(status))
-    for outcome in outcomes:
+            lost = one.steps_lost > 0
+            yield TimelineEntry(
+                time=one.time, kind=EntryKind.RUN, what=f"run {one.run}", details=_run(one), warning=lost
+            )
+    for outcome in _outcomes(status):
         if outcome.time:
-            yield TimelineEntry(time=outcome.time, what=outcome.name, details=_ended(outcome))
+            yield TimelineEntry(time=outcome.time, kind=EntryKind.MEMBER, what=outcome.name, details=_ended(outcome))
+    for step, time in _saves(status).items():
+        details = f"by then at the latest: the checkpoint of step {step}"
+        yield TimelineEntry(time=time, kind=EntryKind.SAVE, what="saved", details=details, step=step)
     if ended := status.finished_at:
         completed = status.holds(ConditionType.COMPLETED)
         last = status.find(ConditionType.COMPLETED if completed else ConditionType.FAILED)
-        yield TimelineEntry(time=ended, what="end", details=last.message if last else "", warning=not completed)
+        words = last.message if last else ""
+        yield TimelineEntry(time=ended, kind=EntryKind.END, what="end", details=words, warning=not completed)
 
 
-def _left(status: TrainingJobStatus) -> tuple[MemberOutcome, ...]:
-    return status.previous.outcomes if status.previous else ()
+def _outcomes(status: TrainingJobStatus) -> tuple[MemberOutcome, ...]:
+    left = status.previous.outcomes if status.previous else ()
+    return (*(status.current.outcomes if status.current else ()), *left)
+
+
+def _saves(status: TrainingJobStatus) -> dict[int, datetime]:
+    """The commits that status names, by their steps, with the earliest time at which each was known."""
+    known = [(one.kept, one.time) for one in status.history]
+    known += [(one.commit_step, one.time) for one in _outcomes(status)]
+    known += [(status.last_save.step, status.last_save.time)] if status.last_save else []
+    found = dict[int, datetime]()
+    for step, time in known:
+        if step and time:
+            found[step] = min(time, found.get(step, time))
+    return found
+
+
+def _spans(status: TrainingJobStatus) -> Iterator[RunSpan]:
+    """The runs that history lists, each until the next one."""
+    listed = [(one, one.time) for one in status.history if one.time]
+    followed = [*listed[1:], None]
+    current, over = status.current.run if status.current else None, status.finished_at
+    for (one, began), following in zip(listed, followed, strict=True):
+        if following is None:
+            ended, on = over, over is None and current == one.run
+        else:
+            entry, time = following
+            ended, on = (None if entry.how is Takeover.START else time), False
+        yield RunSpan(
+            run=one.run,
+            how=one.how,
+            size=one.size,
+            cause=one.cause,
+            began=began,
+            ended=ended,
+            on=on,
+            pause=one.pause,
+            steps_lost=one.steps_lost,
+            steps_in_doubt=one.steps_in_doubt,
+        )
 
 
 def _run(one: HistoryEntry) -> str:
@@ -146,7 +230,8 @@ def _of_events(events: Iterable[Json]) -> Iterator[TimelineEntry]:
         time = parse.time(raw.get("eventTime")) or parse.time(raw.get("deprecatedLastTimestamp"))
         if time is not None:
             what, note = str(raw.get("reason") or ""), str(raw.get("note") or "")
-            yield TimelineEntry(time=time, what=what, details=note, warning=raw.get("type") == "Warning")
+            warning = raw.get("type") == "Warning"
+            yield TimelineEntry(time=time, kind=EntryKind.EVENT, what=what, details=note, warning=warning)
 
 
 def page(found: Timeline, now: datetime) -> Page:
@@ -155,10 +240,11 @@ def page(found: Timeline, now: datetime) -> Page:
     head = f"{found.namespace}/{found.name}"
     if not rows:
         return (f"{head}: nothing has happened yet, as far as status and events tell.",)
-    return Table(("TIME", "", "WHAT", "DETAILS"), rows, title=head), _sum(found.totals), EVENTS_END
+    return Table(("TIME", "", "WHAT", "DETAILS"), rows, title=head), in_words(found.totals), EVENTS_END
 
 
-def _sum(totals: Totals) -> str:
+def in_words(totals: Totals) -> str:
+    """What the runs cost in all, in two sentences."""
     ways = ((totals.live, "live"), (totals.in_place, "in place"), (totals.recreate, "recreated"))
     moves = ", ".join(f"{count} {way}" for count, way in ways if count) or "none"
     paused = f"; training stood still for {seconds(totals.pauses)} in those that reported it" if totals.pauses else ""

@@ -15,10 +15,12 @@ from pydantic import Field
 from perdure.wire import Completion, Role
 from perdure.wire.settings import DEFAULT_EVERY_SECONDS
 from perdure_operator.api.model import Model
+from perdure_operator.api.reasons import ConditionType
+from perdure_operator.api.signal_rows import SignalSource
 from perdure_operator.api.spec import CheckpointPolicy
-from perdure_operator.api.status import Takeover
-from perdure_operator.cli.kubectl.forward import How, Outlook, drained, play
-from perdure_operator.cli.kubectl.job import reported_death_costs
+from perdure_operator.api.status import LiveRefused, Takeover
+from perdure_operator.cli.kubectl.forward import How, Outlook, asked_to_leave, drained, play
+from perdure_operator.cli.kubectl.job import heard_progress, reported_death_costs, saved_step
 from perdure_operator.cli.kubectl.page import Facts, Page, Table, duration
 from perdure_operator.decide import stage_of
 from perdure_operator.decide.facts import own, terminated
@@ -79,8 +81,8 @@ class Evictions(Model):
     """The time by which they are admitted if new members find no room; absent without a limit."""
 
 
-class DrainOfJob(Model):
-    """What a drain would do to one job."""
+class MoveOfJob(Model):
+    """What a job would do if members had to leave these nodes."""
 
     namespace: str
     name: str
@@ -93,12 +95,19 @@ class DrainOfJob(Model):
     """If its new members find a node."""
     without_room: Outlook
     """If they find none."""
-    evictions: Evictions
     at_risk: str
     """Which steps could be lost."""
+    hangs: str = ""
+    """Since when its run makes no progress, in the operator's words; "" if it makes some, or if that is not known."""
     warm_up: float | None = None
     """The most seconds that one of its pods took until it was Ready; absent if none is."""
     not_known: tuple[str, ...] = ()
+
+
+class DrainOfJob(MoveOfJob):
+    """What a drain would do to one job."""
+
+    evictions: Evictions
 
 
 def drain(seen: DrainSeen, nodes: Iterable[str]) -> DrainOfJob:
@@ -106,10 +115,25 @@ def drain(seen: DrainSeen, nodes: Iterable[str]) -> DrainOfJob:
     snapshot, named = seen.snapshot, frozenset(nodes)
     going = pods_on(snapshot, named)
     unprotected = _unprotected(snapshot, going)
-    after = drained(snapshot, named, unprotected)
-    with_room, without_room = play(after, room=True), play(after, room=False)
-    warm_up = _longest(seen)
-    return DrainOfJob(
+    told = _foretold(seen, going, unprotected, drained(snapshot, named, unprotected), SignalSource.CORDON)
+    outlooks = told.with_room, told.without_room
+    return DrainOfJob(**dict(told), evictions=_evictions(snapshot, going, unprotected, outlooks, told.warm_up))
+
+
+def move(seen: DrainSeen, nodes: Iterable[str], vacate: str) -> MoveOfJob:
+    """What the annotation perdure.dev/vacate with this value would do to the job, which has pods on these nodes."""
+    going = pods_on(seen.snapshot, frozenset(nodes))
+    return _foretold(seen, going, (), asked_to_leave(seen.snapshot, vacate), SignalSource.JOB)
+
+
+def _foretold(
+    seen: DrainSeen, going: Sequence[PodView], unprotected: Sequence[str], after: Snapshot, by: SignalSource
+) -> MoveOfJob:
+    snapshot, warm_up = seen.snapshot, _longest(seen)
+    advances, hangs = _progress(snapshot)
+    after = _as_reported(after)
+    with_room, without_room = (_outlook(after, room=room, hangs=hangs, by=by) for room in (True, False))
+    return MoveOfJob(
         namespace=snapshot.namespace,
         name=snapshot.name,
         stage=stage_of(snapshot.status).value,
@@ -117,11 +141,41 @@ def drain(seen: DrainSeen, nodes: Iterable[str]) -> DrainOfJob:
         nodes=tuple(sorted({pod.node for pod in going})),
         with_room=with_room,
         without_room=without_room,
-        evictions=_evictions(snapshot, going, unprotected, (with_room, without_room), warm_up),
-        at_risk=_at_risk(snapshot, with_room, [pod for pod in going if pod.name in unprotected]),
+        at_risk=_at_risk(snapshot, with_room, [pod for pod in going if pod.name in unprotected], hangs=bool(hangs)),
+        hangs=hangs,
         warm_up=warm_up,
-        not_known=tuple(_not_known(snapshot, with_room, warm_up)),
+        not_known=tuple(_not_known(snapshot, with_room, warm_up, advances=advances)),
     )
+
+
+def _progress(snapshot: Snapshot) -> tuple[bool | None, str]:
+    """Whether the run makes progress, as its rank 0 has reported lately, and the operator's words if it makes none."""
+    status = snapshot.status
+    found = status.find(ConditionType.PROGRESSING)
+    if found is None or heard_progress(status, snapshot.now) is None:
+        return None, ""
+    if found.status == "False":
+        return False, found.message
+    return (True if found.status == "True" else None), ""
+
+
+def _as_reported(snapshot: Snapshot) -> Snapshot:
+    """With a script that has refused to change its members live if it reports that it would."""
+    status = snapshot.status
+    heard = heard_progress(status, snapshot.now)
+    if heard is None or heard.live is not False or status.current is None:
+        return snapshot
+    first = own(snapshot).get(status.current.plan.members[0].name) if status.current.plan.members else None
+    template = (first.template_hash if first else "") or snapshot.template_hash
+    refused = LiveRefused(template=template, why=heard.live_why)
+    return snapshot.model_copy(update={"status": status.model_copy(update={"live_refused": refused})})
+
+
+def _outlook(after: Snapshot, *, room: bool, hangs: str, by: SignalSource) -> Outlook:
+    """What the operator does. It asks a run that hangs, too, which cannot answer."""
+    found = play(after, room=room, by=by)
+    asks = found.how in (How.LIVE, How.IN_PLACE)
+    return found.model_copy(update={"how": How.HANGS, "size": 0, "why": ""}) if hangs and asks else found
 
 
 def pods_on(snapshot: Snapshot, nodes: frozenset[str]) -> list[PodView]:
@@ -185,25 +239,36 @@ def _evictions(
 
 def _first_after(snapshot: Snapshot, outlook: Outlook, warm_up: float | None) -> float | None:
     """Seconds until members are asked, new ones are Ready, and leaving ones have ended; None if one is unknown."""
-    exits = snapshot.status.exit_seconds
-    if outlook.how in (How.TRAINS_ON, How.WAITS) or (outlook.starting and warm_up is None):
+    exits = _exit_seconds(snapshot)
+    if outlook.how in (How.HANGS, How.TRAINS_ON, How.WAITS) or (outlook.starting and warm_up is None):
         return None
     if exits is None and outlook.how is not How.LIVE:
         return None
     return outlook.seconds + ((warm_up or 0.0) if outlook.starting else 0.0) + (exits or 0.0)
 
 
-def _at_risk(snapshot: Snapshot, outlook: Outlook, unprotected: Sequence[PodView]) -> str:
+def _exit_seconds(snapshot: Snapshot) -> float | None:
+    """What its members took to save and leave; if none was asked to yet, what rank 0 says that a save takes."""
+    known, heard = snapshot.status.exit_seconds, heard_progress(snapshot.status, snapshot.now)
+    return known if known is not None else heard.required_grace_seconds if heard else None
+
+
+def _at_risk(snapshot: Snapshot, outlook: Outlook, unprotected: Sequence[PodView], *, hangs: bool) -> str:
     if snapshot.status.current is None:
         return "none: no run is on"
     if snapshot.spec.completion is not Completion.LOG:
         return "what the script has not saved when it is asked to end"
     saved = f"the steps since its last commit ({cadence(snapshot.spec.checkpoint)})"
-    step = snapshot.status.step
-    known = f"; the last one known is of step {step}" if step is not None else "; none is known yet"
+    newest = saved_step(snapshot.status)
+    known = f"; the last one known is of step {newest.step}" if newest else "; none is known yet"
     if unprotected:
         grace = min(pod.grace for pod in unprotected)
-        return f"{saved}{known}: members are evicted at once, unless all have saved {grace} s later"
+        heard = heard_progress(snapshot.status, snapshot.now)
+        takes = heard.required_grace_seconds if heard else None
+        about = "" if takes is None else f", and a save takes about {takes} s"
+        return f"{saved}{known}: members are evicted at once, unless all have saved {grace} s later{about}"
+    if hangs:
+        return f"at most {saved}{known}: members that hang do not save"
     if outlook.how is How.LIVE:
         costs = reported_death_costs(snapshot.status, snapshot.now)
         before = f"if a member dies before the move, {costs}, as rank 0 reports; in the middle of it" if costs else ""
@@ -221,17 +286,19 @@ def cadence(policy: CheckpointPolicy) -> str:
     return f"one every {policy.every_seconds or DEFAULT_EVERY_SECONDS} seconds"
 
 
-def _not_known(snapshot: Snapshot, outlook: Outlook, warm_up: float | None) -> Iterable[str]:
+def _not_known(snapshot: Snapshot, outlook: Outlook, warm_up: float | None, *, advances: bool | None) -> Iterable[str]:
     status = snapshot.status
     if outlook.starting:
         yield f"whether there is room for {_members(outlook.starting)}"
     if outlook.starting and warm_up is None:
         yield "how long they take to be Ready"
-    if outlook.how is How.LIVE and all(one.how is not Takeover.LIVE for one in status.history):
+    heard = heard_progress(status, snapshot.now)
+    can = heard is not None and heard.live
+    if outlook.how is How.LIVE and not can and all(one.how is not Takeover.LIVE for one in status.history):
         yield "whether its script can be handed over live, as no run of it was: if not, it goes on in place"
-    if outlook.how in (How.IN_PLACE, How.RECREATE) and status.exit_seconds is None:
+    if outlook.how in (How.IN_PLACE, How.RECREATE) and _exit_seconds(snapshot) is None:
         yield "how long its members take to save, as none was asked to yet"
-    if status.current:
+    if status.current and advances is None:
         yield "whether its members make progress"
 
 
@@ -293,9 +360,14 @@ def page(drain: Drain) -> Page:
         )
         for job in jobs
     )
-    details = [_details(job, now) for job in jobs]
     title = f"If {where} were drained now{f': jobs{there}' if there else ''}"
-    return (Table(heads, rows, title=title), *details, *unreadable, _played(drain), drain.not_looked_at)
+    return (
+        Table(heads, rows, title=title),
+        *(details(job, now) for job in jobs),
+        *unreadable,
+        _played(drain),
+        drain.not_looked_at,
+    )
 
 
 def _in_namespace(drain: Drain) -> str:
@@ -309,9 +381,14 @@ def _admitted(evictions: Evictions) -> str:
 
 
 def _played(drain: Drain) -> str:
-    known = f"the operator's chart is of version {drain.operator}" if drain.operator else "the operator's is not known"
-    other = "" if drain.operator == drain.version else f"; {known}, and another version may decide otherwise"
-    return f"These are the decisions of Perdure {drain.version}{other}. Rows of the table of signals: {drain.signals}."
+    return played(Rules(drain.signals, drain.version, drain.operator))
+
+
+def played(rules: Rules) -> str:
+    """Whose decisions were played, in words."""
+    known = f"the operator's chart is of version {rules.operator}" if rules.operator else "the operator's is not known"
+    other = "" if rules.operator == rules.version else f"; {known}, and another version may decide otherwise"
+    return f"These are the decisions of Perdure {rules.version}{other}. Rows of the table of signals: {rules.rows}."
 
 
 def table_of_each(drains: Sequence[Drain]) -> Page:
@@ -336,22 +413,26 @@ def table_of_each(drains: Sequence[Drain]) -> Page:
     return (Table(heads, tuple(rows), title=title), *parts, _played(first), first.not_looked_at)
 
 
-def _details(job: DrainOfJob, now: datetime) -> Facts:
+def details(job: MoveOfJob, now: datetime) -> Facts:
+    """All that is foretold of one job."""
+    drain = job if isinstance(job, DrainOfJob) else None
+    since = CORDON if drain else REQUEST
     return Facts(
         (
             ("Job", f"{job.namespace}/{job.name}, {job.stage}"),
             ("Pods there", ", ".join(job.members)),
-            ("With room", _long(job.with_room, now)),
-            ("Without", _long(job.without_room, now)),
-            ("Warm-up", _warm_up(job, now)),
-            ("Evictions", _evictions_in_words(job, now)),
+            ("With room", _long(job.with_room, now, since)),
+            ("Without", _long(job.without_room, now, since)),
+            ("Warm-up", _warm_up(job, now, since)),
+            ("Evictions", _evictions_in_words(drain, now) if drain else ""),
+            ("Progress", job.hangs),
             ("Steps at risk", job.at_risk),
             ("Not known", "; ".join(job.not_known)),
         )
     )
 
 
-def _warm_up(job: DrainOfJob, now: datetime) -> str:
+def _warm_up(job: MoveOfJob, now: datetime, since: str) -> str:
     """How long new members take by the present ones, and whether that is longer than they are awaited."""
     outlook, span = job.with_room, job.warm_up
     if span is None or not outlook.starting:
@@ -360,7 +441,7 @@ def _warm_up(job: DrainOfJob, now: datetime) -> str:
     until = outlook.awaited_until
     late = until and _at(outlook, now) + timedelta(seconds=span) > until
     limit = (
-        f": the operator waits for new ones only until {_after(until, now)}, then it goes as without room"
+        f": the operator waits for new ones only until {_after(until, now, since)}, then it goes as without room"
         if late
         else ""
     )
@@ -376,9 +457,14 @@ SOON: Final = 10
 """Seconds after the cordon that are worth no time of their own in the table: the quiet second, and what follows."""
 
 
-def _after(moment: datetime | None, now: datetime) -> str:
-    """A simulated time relative to the cordon, because the real drain has not started."""
-    return f"{duration((moment - now).total_seconds())} after the cordon" if moment else ""
+CORDON: Final = "the cordon"
+REQUEST: Final = "the request"
+"""Where the times of a drain, and those of a move, count from."""
+
+
+def _after(moment: datetime | None, now: datetime, since: str) -> str:
+    """A simulated time relative to its cause, because that has not happened."""
+    return f"{duration((moment - now).total_seconds())} after {since}" if moment else ""
 
 
 def _at(outlook: Outlook, now: datetime) -> datetime:
@@ -389,20 +475,24 @@ _WORDS: Final = {
     How.LIVE: "live: the run goes on between two batches",
     How.IN_PLACE: "in place: the members save, and those that stay go on in their pods",
     How.RECREATE: "recreate: all members save and leave, and all members of the next run are new",
-    How.TRAINS_ON: "trains on: no member leaves, and the drain waits for as long as kubectl lets it",
+    How.HANGS: "hangs: the run changes its members between two steps, or saves behind one; if it makes none, they end "
+    "without a save",
+    How.TRAINS_ON: "trains on: no member leaves",
     How.WAITS: "no run is on: it waits",
 }
 
 
-def _long(outlook: Outlook, now: datetime) -> str:
+def _long(outlook: Outlook, now: datetime, since: str) -> str:
     size = f", with {outlook.size} members" if outlook.size else ""
     late = outlook.seconds and outlook.how is not How.TRAINS_ON
-    when = f", {duration(outlook.seconds)} after the cordon" if late else ""
+    when = f", {duration(outlook.seconds)} after {since}" if late else ""
     if outlook.starting and outlook.how in (How.LIVE, How.IN_PLACE) and outlook.seconds <= SOON:
         when = f", once {_members(outlook.starting)} {'is' if outlook.starting == 1 else 'are'} Ready"
-    by = f"; they may save until {_after(outlook.saved_by, now)}" if outlook.saved_by else ""
+    by = f"; they may save until {_after(outlook.saved_by, now, since)}" if outlook.saved_by else ""
     why = f"; because {outlook.why}" if outlook.why else ""
-    return f"{_WORDS[outlook.how]}{size}{when}{by}{why}"
+    waits = ", and the drain waits for as long as kubectl lets it"
+    drains = waits if outlook.how is How.TRAINS_ON and since == CORDON else ""
+    return f"{_WORDS[outlook.how]}{drains}{size}{when}{by}{why}"
 
 
 def _evictions_in_words(job: DrainOfJob, now: datetime) -> str:
@@ -412,6 +502,10 @@ def _evictions_in_words(job: DrainOfJob, now: datetime) -> str:
         if evictions.first_after
         else ""
     )
-    last = f"; without room by {_after(evictions.at_latest, now)}, if they save in time" if evictions.at_latest else ""
+    last = (
+        f"; without room by {_after(evictions.at_latest, now, CORDON)}, if they save in time"
+        if evictions.at_latest
+        else ""
+    )
     never = "; without room that is never" if evictions.refused and job.without_room.how is How.TRAINS_ON else ""
     return f"{evictions.why}{first}{last}{never}"

@@ -84,6 +84,7 @@ class Cache:
         self._jobs_in: dict[str, dict[Key, None]] = defaultdict(dict)
         self._jobs_at: dict[Root, dict[Key, None]] = defaultdict(dict)
         self._jobs_with_unready_nodes: dict[Key, None] = {}
+        self._jobs_slowed_by: dict[str, dict[Key, None]] = defaultdict(dict)
         self._gangs: dict[Key, None] = {}
         self._budgets_over: dict[tuple[str, str], dict[Key, BudgetRecord]] = defaultdict(dict)
         self._budgets_named: dict[Key, dict[Key, BudgetRecord]] = defaultdict(dict)
@@ -134,6 +135,10 @@ class Cache:
         """The node with that name."""
         return self._nodes.get(("", name))
 
+    def nodes(self) -> list[NodeRecord]:
+        """Every node."""
+        return list(self._nodes.values())
+
     def zones(self) -> tuple[Zone, ...]:
         """The numbers of Ready and other nodes in each zone."""
         return tuple(
@@ -149,6 +154,10 @@ class Cache:
     def jobs_with_unready_nodes(self) -> set[Key]:
         """Jobs whose status names unready nodes; decisions about those depend on all other nodes."""
         return set(self._jobs_with_unready_nodes)
+
+    def namespaces_slowed_by(self, node: str) -> int:
+        """In how many namespaces jobs are held up by members on the node."""
+        return len({namespace for namespace, _ in self._jobs_slowed_by.get(node, ())})
 
     def gangs(self) -> list[JobRecord]:
         """Jobs whose start holds nodes in vain, or that pause after one."""
@@ -294,6 +303,8 @@ class Cache:
             self._jobs_with_unready_nodes[key] = None
         if record.waits_as_gang:
             self._gangs[key] = None
+        for node in record.slow_nodes:
+            self._jobs_slowed_by[node][key] = None
 
     def _remove(self, resource: Resource, record: AnyRecord) -> None:
         self._unindex(record)
@@ -311,6 +322,8 @@ class Cache:
                 self._names_of.pop(uid, None)
                 self._jobs_with_unready_nodes.pop(key, None)
                 self._gangs.pop(key, None)
+                for node in record.slow_nodes:
+                    _forget(self._jobs_slowed_by, node, key)
                 if root is not None:
                     _forget(self._jobs_at, root, key)
             case BudgetRecord():

@@ -52,6 +52,9 @@ from perdure_operator.state.snapshot import (
 ELSEWHERE: Final = "a job in another namespace"
 """Shown instead of a job's name: users who may read one namespace must not learn of objects in others."""
 
+SLOWED_NAMESPACES: Final = 3
+"""A node is slow if it holds up jobs of so many namespaces: a rank of one may have more work, or report anything."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -131,6 +134,7 @@ class Observer:
             deleting=record.deleting,
             spec=spec,
             vacate=record.vacate,
+            save=record.save,
             unknown_fields=(
                 *(f"spec.{field}" for field in record.unknown),
                 *record.left_out,
@@ -249,7 +253,9 @@ class Observer:
                 under[pod.node].add(pod.uid)
 
         async def look(name: str) -> NodeView:
-            return await self._with_deadline(await self._node(name, under[name]))
+            node = await self._with_deadline(await self._node(name, under[name]))
+            slows = self._cache.namespaces_slowed_by(name) >= SLOWED_NAMESPACES
+            return node.model_copy(update={"slows_jobs": True}) if slows else node
 
         return tuple(await gather_in_batches(look, sorted(under)))
 

@@ -6,6 +6,7 @@ Absent and null mean the same everywhere in Kubernetes. Called by `records`.
 from __future__ import annotations
 
 import copy
+import hashlib
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -59,6 +60,11 @@ def controller(raw: Json) -> str:
 def _controlling(raw: Json) -> Json:
     owners: Iterable[Json] = meta(raw).get("ownerReferences") or []
     return next((owner for owner in owners if owner.get("controller")), {})
+
+
+def channel_digest(text: str) -> str:
+    """Equal for equal channels of reports; "" for none. The text itself takes more memory than all else of a pod."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16] if text else ""
 
 
 def spec(raw: Json) -> tuple[TrainingJobSpec, tuple[str, ...]]:
@@ -196,7 +202,7 @@ def pod(raw: Json, signals: SignalTable = SHIPPED_TABLE) -> PodView:
         priority=int(spec.get("priority") or 0),
         priority_class=spec.get("priorityClassName") or "",
         preemption_policy=spec.get("preemptionPolicy") or "",
-        tolerations=_tolerations(*map(_toleration, spec.get("tolerations") or [])),
+        tolerations=tolerations(spec),
         template_hash=annotations.get(names.ANNOTATION_TEMPLATE, ""),
         root=roots.of_pod(trainer(spec)),
         conditions=tuple(PodCondition(**one) for one in _conditions(raw, SignalSource.POD_CONDITION, signals)),
@@ -345,6 +351,11 @@ def _ended_from_outside(raw: Json) -> tuple[str, str]:
 def _unschedulable(raw: Json) -> str:
     scheduled = _condition(raw, "PodScheduled") or {}
     return str(scheduled.get("message") or "") if scheduled.get("status") == "False" else ""
+
+
+def tolerations(spec: Json) -> tuple[Toleration, ...]:
+    """The tolerations of a pod's spec, or of a template's."""
+    return _tolerations(*map(_toleration, spec.get("tolerations") or []))
 
 
 @lru_cache(maxsize=1024)

@@ -7,14 +7,14 @@ on. Called by `cache`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
 from pydantic import ValidationError
 
-from perdure.wire import LABEL_JOB, LABEL_ROLE, ContractError, Role, Standby, read_assignment
-from perdure_operator.api.default_signals import VACATE_ANNOTATION
+from perdure.wire import ANNOTATION_REPORT, LABEL_JOB, LABEL_ROLE, ContractError, Role, Standby, read_assignment
+from perdure_operator.api.default_signals import SAVE_ANNOTATION, VACATE_ANNOTATION
 from perdure_operator.api.names import LABEL_UID
 from perdure_operator.api.spec import TrainingJobSpec
 from perdure_operator.api.status import TrainingJobStatus
@@ -61,6 +61,8 @@ class JobRecord(Record):
     """The pods that status names."""
     vacate: str = ""
     """Value of its annotation perdure.dev/vacate."""
+    save: str = ""
+    """Value of its annotation perdure.dev/save."""
 
     @property
     def is_new(self) -> bool:
@@ -91,6 +93,12 @@ class JobRecord(Record):
     def to_come(self) -> frozenset[str]:
         """Members allocated for the next run, and spares."""
         return _to_come(self.status) if self.status else frozenset()
+
+    @property
+    def slow_nodes(self) -> frozenset[str]:
+        """The nodes of its members that hold up the others."""
+        progress = self.status.progress if self.status else None
+        return frozenset(one.node for one in progress.stragglers if one.named and one.node) if progress else frozenset()
 
     @property
     def holds_root(self) -> bool:
@@ -136,7 +144,7 @@ class JobRecord(Record):
     def _facts(self) -> tuple[object, ...]:
         problems = (self.fault, self.unknown, self.left_out)
         status = self.status and self.status.model_copy(update=_NUMBERS)
-        return self.uid, self.generation, self.deleting, problems, self.spec, status, self.vacate
+        return self.uid, self.generation, self.deleting, problems, self.spec, status, self.vacate, self.save
 
 
 _NUMBERS: Final = {"progress": None, "last_save": None}
@@ -156,6 +164,8 @@ class PodRecord(Record):
     run: int
     """The run that its assignment names; 0 for none."""
     view: PodView
+    channel: str = ""
+    """Digest of the annotation that says where it reports (`parse.channel_digest`); no decision depends on it."""
 
     def same_facts(self, other: PodRecord) -> bool:
         """See above."""
@@ -172,6 +182,10 @@ class NodeRecord(Record):
     """A node."""
 
     view: NodeView
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """All of its labels, by which pods choose it; `view` has those that are signals."""
+    allocatable: Mapping[str, str] = field(default_factory=dict)
+    """What its pods can have in all, as quantities."""
 
     def same_facts(self, other: NodeRecord) -> bool:
         """See above. Ignores the nodes' reports every few minutes."""
@@ -260,7 +274,8 @@ def read(
     if resource == JOBS:
         return _job(base, raw, known if isinstance(known, JobRecord) and known.uid == base[1] else None)
     if resource == NODES:
-        return NodeRecord(*base, parse.node(raw, signals))
+        allocatable = (raw.get("status") or {}).get("allocatable") or {}
+        return NodeRecord(*base, parse.node(raw, signals), parse.meta(raw).get("labels") or {}, allocatable)
     if resource == BUDGETS:
         labels = parse.meta(raw).get("labels") or {}
         return BudgetRecord(*base, parse.controller(raw), labels, raw.get("spec") or {}, parse.budget(raw))
@@ -275,10 +290,11 @@ def _pod(base: tuple[Key, str, int], raw: Json, known: PodRecord | None, signals
     labels: Mapping[str, str] = parse.meta(raw).get("labels") or {}
     job = (base[0][0], labels[LABEL_JOB]) if LABEL_JOB in labels else None
     view = parse.pod(raw, signals)
+    channel = parse.channel_digest((parse.meta(raw).get("annotations") or {}).get(ANNOTATION_REPORT, ""))
     if known is None:
-        return PodRecord(*base, job, labels, _run(view.assignment), view)
+        return PodRecord(*base, job, labels, _run(view.assignment), view, channel)
     run = known.run if known.view.assignment == view.assignment else _run(view.assignment)
-    return PodRecord(*base, job, known.labels if known.labels == labels else labels, run, view)
+    return PodRecord(*base, job, known.labels if known.labels == labels else labels, run, view, channel)
 
 
 def _run(assignment: str) -> int:
@@ -319,6 +335,7 @@ def _job(base: tuple[Key, str, int], raw: Json, known: JobRecord | None) -> JobR
         root=root,
         members=_members(status) if status is not None else frozenset(),
         vacate=(metadata.get("annotations") or {}).get(VACATE_ANNOTATION, ""),
+        save=(metadata.get("annotations") or {}).get(SAVE_ANNOTATION, ""),
     )
 
 

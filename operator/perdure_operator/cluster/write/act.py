@@ -29,7 +29,7 @@ from perdure_operator.cluster.protocol import (
 )
 from perdure_operator.cluster.read import parse
 from perdure_operator.cluster.read.cache import Cache
-from perdure_operator.cluster.read.records import JobRecord, Key, version_of
+from perdure_operator.cluster.read.records import JobRecord, Key, PodRecord, version_of
 from perdure_operator.cluster.write import manifests, order
 from perdure_operator.cluster.write.event_deduplication import EventDeduplicator
 from perdure_operator.cluster.write.writes import Round, Writes
@@ -93,6 +93,12 @@ class Actor:
         self._require_lead()
         await self._write_status(job.key, job.uid, job.resource_version, status)
 
+    async def redirect(self, pod: PodRecord, channel: str) -> None:
+        """Change where a member reports, outside the rounds. Raises Conflict if it is gone, or if another operator may
+        lead."""
+        self._require_lead()
+        await self._writes.redirect(pod, channel)
+
     async def remove(self, resource: Resource, key: Key, *, uid: str, version: str) -> bool:
         """Delete an object that outlived its job; False if it is gone already.
 
@@ -121,7 +127,7 @@ class Actor:
             "apiVersion": JOBS.api_version,
             "kind": "TrainingJob",
             "metadata": {"name": name, "namespace": namespace, "uid": uid, "resourceVersion": version},
-            "status": status.model_dump(mode="json", by_alias=True, exclude_none=True),
+            "status": status.stored(),
         }
         try:
             written = await self._api.replace_status(JOBS, namespace, name, body)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, assert_never
 
-from perdure.wire import ANNOTATION_ASSIGNMENT, LABEL_ROLE
+from perdure.wire import ANNOTATION_ASSIGNMENT, ANNOTATION_REPORT, LABEL_ROLE
 from perdure_operator.api import names
 from perdure_operator.cluster import member
 from perdure_operator.cluster.memory import Memory
@@ -36,7 +36,7 @@ from perdure_operator.cluster.protocol import (
 )
 from perdure_operator.cluster.read import parse
 from perdure_operator.cluster.read.cache import Cache
-from perdure_operator.cluster.read.records import Key
+from perdure_operator.cluster.read.records import Key, PodRecord
 from perdure_operator.cluster.write import admitted, manifests
 from perdure_operator.state.decision import (
     Action,
@@ -65,6 +65,8 @@ NO_CHANNEL_SECONDS: Final = 3600
 """How long new pods of a job are created without reporting after admission refused one that had it."""
 _ONE_REQUESTS_OWN: Final = re.compile(r"[0-9a-fA-F:.-]*\d[0-9a-fA-F:.-]*")
 """A number, an id or a time: what may differ between two refusals for one cause."""
+_PASSING: Final = ("failed calling webhook", "exceeded quota")
+"""The API server's words for what the next moment may change."""
 _ANNOTATIONS: Final = "/metadata/annotations"
 _LABELS: Final = "/metadata/labels"
 
@@ -146,29 +148,33 @@ class Writes:
     async def _dry_run(self, job: Snapshot, memory: Memory) -> Json:
         """The pod that admission makes of a member."""
 
-        async def create(channel: str) -> Json:
-            body = member.pod(job, names.dry_run(job.name, job.uid), channel=channel)
-            return await self._api.create(PODS, job.namespace, body, dry_run=True)
+        def body(channel: str) -> Json:
+            return member.pod(job, names.dry_run(job.name, job.uid), channel=channel)
 
-        return await self._with_channel_if_admitted(job, memory, create)
+        async def create(pod: Json) -> Json:
+            return await self._api.create(PODS, job.namespace, pod, dry_run=True)
+
+        return await self._with_channel_if_admitted(job, memory, body, create)
 
     async def _with_channel_if_admitted(
-        self, job: Snapshot, memory: Memory, create: Callable[[str], Awaitable[Json]]
+        self, job: Snapshot, memory: Memory, body: Callable[[str], Json], create: Callable[[Json], Awaitable[Json]]
     ) -> Json:
-        """What `create` returns for the channel, or for none where admission refuses pods that have it.
+        """What `create` returns for the body with the channel, or for one without where admission refuses it.
 
         Training needs no reports. So the job's pods come without for an hour, and status says why.
         """
         known = memory.channel_refused
         channel = self._channel()
         if not channel or (known and known.until and self._clock() < known.until):
-            return await create("")
+            return await create(body(""))
         try:
-            made = await create(channel)
+            made = await create(body(channel))
             refused = admitted.lost_token(made)
         except (Forbidden, Invalid) as error:
-            made = await create("")  # another reason than the channel is refused again
-            refused = str(error)
+            if _is_passing(error):
+                raise
+            made = await create(body(""))  # another reason than the channel is refused again
+            refused = await self._still_refused(job, body(channel))
         memory.channel_refused = None
         if refused:
             message, until = _first_words(known, refused), self._clock() + timedelta(seconds=NO_CHANNEL_SECONDS)
@@ -176,6 +182,17 @@ class Writes:
             words = "trainingjob %s/%s: its new members cannot report for an hour, and train without: %s"
             logger.warning(words, job.namespace, job.name, message)
         return made
+
+    async def _still_refused(self, job: Snapshot, body: Json) -> str:
+        """Why such a pod is refused while one without the channel is not; "" if it may be for another reason."""
+        metadata = body["metadata"] | {"name": names.dry_run(job.name, job.uid)}
+        try:
+            await self._api.create(PODS, job.namespace, body | {"metadata": metadata}, dry_run=True)
+        except (Forbidden, Invalid) as error:
+            return "" if _is_passing(error) else str(error)
+        except ApiError:
+            return ""
+        return ""
 
     async def _keep_template(self, job: Snapshot, name: str, memory: Memory) -> None:
         """Keep the template. After a refusal the job goes on without for an hour."""
@@ -239,8 +256,8 @@ class Writes:
     async def _create_pod(self, job: Snapshot, action: CreatePod, memory: Memory) -> None:
         kept = next((one for one in job.kept if one.name == action.kept), None)
 
-        async def create(channel: str) -> Json:
-            body = member.pod(
+        def body(channel: str) -> Json:
+            return member.pod(
                 job,
                 action.name,
                 apart=action.apart,
@@ -250,10 +267,12 @@ class Writes:
                 priority_class=action.priority_class,
                 channel=channel,
             )
-            return await self._create(PODS, job, body, memory)
+
+        async def create(pod: Json) -> Json:
+            return await self._create(PODS, job, pod, memory)
 
         try:
-            await self._with_channel_if_admitted(job, memory, create)
+            await self._with_channel_if_admitted(job, memory, body, create)
         except (Forbidden, Invalid, AlreadyExists):
             raise  # the pod does not exist, or is not ours
         except BaseException:
@@ -292,6 +311,15 @@ class Writes:
             raise
         work.memory.refusals.pop(action.name, None)
         work.pods[action.uid] = parse.pod(written)
+        self._cache.apply(PODS, written)
+
+    async def redirect(self, pod: PodRecord, channel: str) -> None:
+        """Change where a member reports. Raises Conflict if the pod is gone."""
+        namespace, name = pod.key
+        try:
+            written = await self._api.patch(PODS, namespace, name, _channel_patch(pod.uid, channel))
+        except NotFound as error:
+            raise Conflict(str(error)) from None
         self._cache.apply(PODS, written)
 
     async def _mark(self, job: Snapshot, action: Mark) -> None:
@@ -338,6 +366,11 @@ def _first_words(known: Refusal | None, error: ApiError | str) -> str:
     return new
 
 
+def _is_passing(error: ApiError) -> bool:
+    """Whether this refusal says nothing about the pod: its webhook did not answer, or others used up the quota."""
+    return any(words in str(error) for words in _PASSING)
+
+
 def _budget_patch(action: SetBudget, spec: Json) -> list[Json]:
     """Replace the whole spec, because users may have changed any field."""
     tests = [_test("/metadata/uid", action.uid)]
@@ -378,6 +411,11 @@ def _mark_patch(action: Mark) -> list[Json]:
         *({"op": "remove", "path": paths[name]} for name in old if name not in action.new),
         *({"op": "add", "path": paths[name], "value": new} for name, new in action.new.items() if old.get(name) != new),
     ]
+
+
+def _channel_patch(uid: str, channel: str) -> list[Json]:
+    path = f"{_ANNOTATIONS}/{_escaped(ANNOTATION_REPORT)}"
+    return [_test("/metadata/uid", uid), {"op": "replace", "path": path, "value": channel}]
 
 
 def _answer_patch(action: Answer) -> list[Json]:

@@ -65,6 +65,12 @@ class Echoes:
         since = self._unseen[job][1] if job in self._unseen else now
         self._unseen[job] = (version, since)
 
+    def begins_anew(self) -> None:
+        """The watch has listed all jobs. What it has not shown of before it never shows, and versions may be lower: the
+        cluster's store may have been restored."""
+        self._unseen.clear()
+        self._shown.clear()
+
     def showed(self, job: Key, version: int, *, deleted: bool = False) -> None:
         """The watch showed this version."""
         self._shown[job] = max(version, self._shown.get(job, 0))
@@ -91,6 +97,8 @@ class OperatorFacts:
     """The operator's own state at one moment."""
 
     leading: bool
+    synced: bool
+    """Whether it leads and has read every object; until then it runs no round."""
     lease_age: float | None
     """Seconds since the newest renewal was sent; None for a process that does not lead."""
     queue_due: int

@@ -17,6 +17,8 @@ def families(facts: OperatorFacts, *, version: str) -> Iterator[Metric]:
     yield info
     leading = "1 if this replica leads: it alone writes, and it alone shows the jobs' series."
     yield GaugeMetricFamily("perdure_operator_leading", leading, value=float(facts.leading))
+    synced = "1 if this replica leads and has read every object: a leader that cannot read one kind does nothing."
+    yield GaugeMetricFamily("perdure_operator_synced", synced, value=float(facts.synced))
     lease = GaugeMetricFamily(
         "perdure_operator_lease_age_seconds", "Since the leader sent its newest renewal of the Lease; leader only."
     )

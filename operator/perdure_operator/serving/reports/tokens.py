@@ -1,8 +1,11 @@
-"""Whose token it is: the API server says so once for each token, at most ten times a second.
+"""Whose token it is: the API server's signature says so, and where its keys are not known the API server itself, once
+for each token and at most ten times a second.
 
-A token names its audience, its pod and its end itself. Until the API server has confirmed it, this only chooses what to
+A token names its audience, its pod and its end itself. Until one of both has confirmed it, this only chooses what to
 ask, and spares the question for a pod that is not there. For one pod it is asked every ten seconds at most: forged
 tokens of a pod would otherwise use up the questions of all. One confirmed and one refused token are kept for each pod.
+A signature outlives its pod; so a token counts only while the pod is one of the job's in the cache. The time is the API
+server's; a signed token that is not valid at that time, by minutes, is asked about: the time may be estimated wrongly.
 Called by `endpoint`, in the operator's loop.
 """
 
@@ -12,24 +15,32 @@ import asyncio
 import hashlib
 import json
 import logging
+import math
 import time
 from base64 import urlsafe_b64decode
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from perdure_operator.api import names
-from perdure_operator.cluster.protocol import ApiError, Json
+from perdure_operator.cluster.protocol import ApiError, Json, Unavailable
 from perdure_operator.cluster.read.cache import Cache
 from perdure_operator.cluster.read.records import Key
 from perdure_operator.serving.connections import RequestRefused
 from perdure_operator.serving.pacing import BoundedRate, OnceAMinute
+from perdure_operator.serving.reports.published_keys import PublishedKeys, Publisher
+from perdure_operator.serving.reports.signatures import Forged
 from perdure_operator.serving.reviews import ANSWER_SECONDS, Reviewer, review_token
 
 REVIEWS_PER_SECOND: Final = 10.0
 ONE_POD_SECONDS: Final = 10.0
 """The shortest time between two questions about tokens that name one pod."""
+CLOCK_SECONDS: Final = 60.0
+"""By how much the clock of an API server may be ahead of this one."""
+DOUBTFUL_SECONDS: Final = 600.0
+"""A token that begins or has ended within this time is asked about."""
 REFUSED_SECONDS: Final = 60.0
 """How long a refusal counts. An API server that has not seen a new pod yet refuses its token too."""
 
@@ -89,21 +100,27 @@ def claim(token: str) -> Claim | None:
         return None
 
 
+class TokenApi(Reviewer, Publisher, Protocol):
+    """The part of the API server that knows tokens."""
+
+    def server_time(self) -> datetime:
+        """See ClusterApi. Raises Unavailable while it is not known."""
+
+
 class Tokens:
     """Decides about tokens. Belongs to one event loop."""
 
     def __init__(
         self,
-        api: Reviewer,
+        api: TokenApi,
         cache: Cache,
         *,
-        now: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
         reviews_per_second: float = REVIEWS_PER_SECOND,
     ) -> None:
         self._api = api
+        self._keys = PublishedKeys(api, monotonic=monotonic)
         self._cache = cache
-        self._now = now
         self._monotonic = monotonic
         self._pace = BoundedRate(reviews_per_second, monotonic=monotonic)
         self._unanswered = OnceAMinute(monotonic=monotonic)
@@ -117,10 +134,18 @@ class Tokens:
         if said is None:
             raise _unknown("this is no pod's token for one audience")
         digest = hashlib.sha256(token.encode()).digest()
-        known = self._known.get(said.pod)
-        if known is not None and known.digest == digest and self._now() < known.until:
+        known, now = self._known.get(said.pod), self._now()
+        if known is not None and known.digest == digest and now < known.until:
             return known.sender
         job, job_uid = self._job(said)
+        if signed := await self._signed(token):
+            sender = _by_signature(signed, said, job, job_uid)
+            off = _seconds_off(signed, said, now)
+            if sender is None or off > DOUBTFUL_SECONDS:
+                raise _unknown("the token was not made for this pod and now")
+            if off < 0:
+                self._known[said.pod] = _Known(digest, said.until, sender)
+                return sender
         self._may_ask(said.pod, job, digest)
         try:
             async with asyncio.timeout(seconds):
@@ -137,6 +162,20 @@ class Tokens:
             raise _unknown(_NOT_CONFIRMED)
         self._known[said.pod] = _Known(digest, said.until, sender)
         return sender
+
+    def _now(self) -> float:
+        """The API server's time, as Unix time. Raises RequestRefused."""
+        try:
+            return self._api.server_time().timestamp()
+        except Unavailable:
+            raise _later("the API server's time is not known") from None
+
+    async def _signed(self, token: str) -> Json | None:
+        """What the token says, if it is known here that the API server has signed it. Raises RequestRefused."""
+        try:
+            return await self._keys.claims(token)
+        except Forged:
+            raise _unknown("the API server has not signed this token") from None
 
     def _may_ask(self, pod: str, job: Key, digest: bytes) -> None:
         """Count one more question about a token of this pod. Raises RequestRefused if it may not be asked."""
@@ -178,6 +217,22 @@ def _confirmed(status: Json, said: Claim, job: Key, job_uid: str) -> ReportingPo
     if status.get("authenticated") is not True or not (namespace and audience) or uid[0] != said.pod:
         return None
     return ReportingPod(job, job_uid, name[0], uid[0])
+
+
+def _by_signature(signed: Json, said: Claim, job: Key, job_uid: str) -> ReportingPod | None:
+    """The pod of a token that the API server has signed. `claim` has read its audience."""
+    bound = signed["kubernetes.io"]
+    account = str(signed.get("sub", "")).startswith(f"system:serviceaccount:{job[0]}:")
+    if not account or bound.get("namespace") != job[0]:
+        return None
+    return ReportingPod(job, job_uid, str(bound["pod"].get("name") or ""), said.pod)
+
+
+def _seconds_off(signed: Json, said: Claim, now: float) -> float:
+    """By how much a signed token is not valid yet, or not any more; negative while it is."""
+    begins = signed.get("nbf", 0)
+    early = begins - CLOCK_SECONDS - now if isinstance(begins, int | float) else math.inf
+    return max(early, now - said.until)
 
 
 def _unknown(words: str) -> RequestRefused:

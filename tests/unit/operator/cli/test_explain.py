@@ -49,6 +49,10 @@ to do: nothing. If this stays, `kubectl describe pod` shows what they wait for
           condition Saved: True, Checkpointed: run 1 ended at step 20: 0 steps lost
           phase: "Starting"
           step: 20
+          timeAccount.goesTo: "Members"
+          timeAccount.since: "2026-08-01T12:00:01Z"
+          timeAccount.runSeconds: 1.0
+          timeAccount.spent.unreported: 1.0
           exitSeconds: 0.0
           replicas: 0
           next.reached: 20

@@ -66,7 +66,7 @@ def test_a_missing_file_is_reported_in_one_line(tmp_path: Path, capsys: pytest.C
 
 
 @pytest.mark.usefixtures("logging_as_before")
-@pytest.mark.parametrize("command", [["run"], ["snapshot", "ns/digits"]])
+@pytest.mark.parametrize("command", [["run"], ["verify"], ["snapshot", "ns/digits"]])
 def test_a_kubeconfig_that_does_not_exist_is_reported_in_one_line(
     command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -79,11 +79,20 @@ def test_a_kubeconfig_that_does_not_exist_is_reported_in_one_line(
 @pytest.mark.usefixtures("logging_as_before")
 @pytest.mark.parametrize(
     "words",
-    [["--reports-port=8444"], ["--reports-url=https://x:1"], ["--reports-port=8444", "--reports-url=https://x:1"]],
+    [
+        ["--reports-port=8444"],
+        ["--reports-url=https://x:1"],
+        ["--reports-secret=keys"],
+        ["--reports-port=8444", "--reports-url=https://x:1"],
+        ["--reports-port=8444", "--reports-url=https://x:1", "--reports-secret=keys", "--reports-certificate=/tls"],
+    ],
 )
-def test_reports_need_a_port_a_url_and_a_certificate(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_reports_need_a_port_a_url_and_one_source_of_certificates(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["run", *words]) == 2
-    assert "--reports-port, --reports-url and --reports-certificate belong together" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "--reports-port, --reports-url and either --reports-certificate or --reports-secret belong together" in said
 
 
 @pytest.mark.parametrize("port", ["0", "65536"])

@@ -10,6 +10,7 @@ import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -200,6 +201,30 @@ def test_a_candidate_reads_the_lease_once_and_then_holds_one_watch_of_it() -> No
     assert len(scene.cluster.follows) == 4  # each of 300 s
 
 
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_candidate_that_does_not_know_the_time_reads_the_lease_now_and_then_and_leads_once_it_does(
+    exists: bool,
+) -> None:
+    scene = Scene()
+
+    def now() -> datetime:
+        if scene.loop.time() < 60.0:
+            raise Unavailable("answers do not agree")
+        return NOW
+
+    async def play() -> None:
+        if exists:
+            other = scene.candidate("other")
+            await other.lead()
+            await other.release()
+        scene.cluster.reads = 0
+        await Election(scene.cluster, SETTINGS, "a", monotonic=scene.loop.time, now=now).lead()
+
+    scene.run(play())
+    assert 60.0 <= scene.loop.time() <= 60.0 + PERIOD
+    assert 25 < scene.cluster.reads < 40
+
+
 def test_a_lease_that_is_not_renewed_is_taken_after_its_duration_by_the_candidates_own_clock() -> None:
     scene = Scene()
 
@@ -310,6 +335,41 @@ def test_a_candidate_whose_watch_has_died_takes_nothing_from_a_leader_that_renew
         assert await scene.until_leading(second) - killed < 2 * 15 + PERIOD
 
     scene.run(play())
+
+
+@pytest.mark.parametrize(("asked", "waited"), [(None, PERIOD), (1.0, PERIOD), (3.0, 3.0), (300.0, 2 * PERIOD)])
+def test_a_leader_waits_as_long_as_the_api_server_asks_and_as_it_can_afford(asked: float | None, waited: float) -> None:
+    scene, tries = Scene(), list[float]()
+
+    async def refuse() -> None:
+        tries.append(scene.loop.time())
+        raise Unavailable("too many requests", status=429, retry_after=asked)
+
+    async def play() -> None:
+        leader = scene.start("a")
+        await scene.until_leading(leader)
+        scene.cluster.before = refuse
+        await asyncio.sleep(20.0)
+        assert not scene.ended
+
+    scene.run(play())
+    assert [later - before for before, later in itertools.pairwise(tries)] == pytest.approx([waited] * (len(tries) - 1))
+
+
+def test_a_candidate_waits_as_long_as_the_api_server_asks() -> None:
+    scene, tries = Scene(), list[float]()
+
+    async def refuse() -> None:
+        tries.append(scene.loop.time())
+        raise Unavailable("too many requests", status=429, retry_after=3)
+
+    async def play() -> None:
+        scene.cluster.before = refuse
+        scene.start("a")
+        await asyncio.sleep(20.0)
+
+    scene.run(play())
+    assert [later - before for before, later in itertools.pairwise(tries)] == pytest.approx([3.0] * (len(tries) - 1))
 
 
 def test_a_leader_that_was_frozen_knows_that_it_may_not_write_any_more() -> None:

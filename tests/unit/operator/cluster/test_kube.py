@@ -343,6 +343,20 @@ def test_a_review_is_posted_and_comes_back_though_it_has_no_name() -> None:
     assert seen == [("POST", "/apis/authentication.k8s.io/v1/tokenreviews", {"spec": {"token": "t"}})]
 
 
+def test_a_document_that_is_no_object_of_the_api_is_read_and_its_refusal_is_an_error() -> None:
+    async def answer(request: web.Request) -> web.Response:
+        if request.path == "/openid/v1/jwks":
+            assert request.headers["Accept"] == "*/*", "the API server answers 406 to who wants JSON"
+            return web.json_response({"keys": []}, content_type="application/jwk-set+json")
+        return web.json_response({"kind": "Status", "message": "no right", "reason": "Forbidden"}, status=403)
+
+    async def call(api: KubeApi) -> None:
+        assert await api.document("/openid/v1/jwks") == {"keys": []}
+
+    asyncio.run(_ask(answer, call))
+    assert isinstance(asyncio.run(_error_of(answer, lambda api: api.document("/other"))), Forbidden)
+
+
 def test_a_refused_review_is_an_error() -> None:
     async def refuse(_: web.Request) -> web.Response:
         return web.json_response({"kind": "Status", "message": "no right", "reason": "Forbidden"}, status=403)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from perdure.store.clients import ClientOptions, origin_options
 from perdure.store.credentials import keys_in_folder
 from perdure.wire import (
     ANNOTATION_ASSIGNMENT,
@@ -223,8 +224,9 @@ def test_the_environment_tells_the_contract_and_what_is_set() -> None:
         "mirror": {"everySteps": 2},
         "s3": {"endpoint": "http://s3", "pathStyle": True},
     }
-    values = env(of_spec(checkpoint=checkpoint, processesPerReplica=2))
+    values = env(of_spec(checkpoint=checkpoint, processesPerReplica=2, failure={"progressTimeoutSeconds": 90}))
     assert values == {
+        "PERDURE_PROGRESS_TIMEOUT_SECONDS": "90",
         "PERDURE_ROOT": "s3://b/p",
         "PERDURE_UID": UID,
         "PERDURE_JOB": "ns/digits",
@@ -311,10 +313,57 @@ def test_keys_that_the_template_sets_itself_are_not_overruled_by_a_mounted_secre
     assert len(pod["spec"]["volumes"]) == len(pod["spec"]["containers"][0]["volumeMounts"]) == 1
 
 
+FROM_ELSEWHERE = {
+    "uri": "s3://b/other",
+    "epoch": 3,
+    "s3": {"endpoint": "https://there", "pathStyle": True, "credentialsSecret": "theirs"},
+}
+
+
+def test_the_root_that_a_job_begins_from_is_reached_by_its_own_endpoint_and_keys_which_lie_in_files_alone() -> None:
+    pod = of_spec(checkpoint=KEYS | {"from": FROM_ELSEWHERE})
+    values = env(pod)
+    assert json.loads(values["PERDURE_FROM"]) == {"uri": "s3://b/other", "epoch": 3}
+    assert {name: value for name, value in values.items() if name.startswith("PERDURE_FROM_")} == {
+        "PERDURE_FROM_S3_ENDPOINT": "https://there",
+        "PERDURE_FROM_S3_PATH_STYLE": "true",
+        "PERDURE_FROM_S3_CREDENTIALS": "/run/perdure-from-s3",
+    }
+    assert origin_options(values) == ClientOptions(
+        "https://there", None, True, Path("/run/perdure-from-s3"), spec="spec.checkpoint.from", only_these_keys=True
+    )
+    volume = next(one for one in pod["spec"]["volumes"] if one["name"] == "perdure-from-s3")
+    mount = next(one for one in pod["spec"]["containers"][0]["volumeMounts"] if one["name"] == "perdure-from-s3")
+    assert (mount["mountPath"], mount["readOnly"]) == ("/run/perdure-from-s3", True)
+    assert (volume["secret"]["secretName"], volume["secret"]["defaultMode"]) == ("theirs", 0o444)
+    assert volume["secret"]["optional"] is True  # later runs need it no more, and it may be gone by then
+    assert values["AWS_ACCESS_KEY_ID"]["secretKeyRef"]["name"] == "keys"
+    assert values["PERDURE_S3_CREDENTIALS"] == "/run/perdure-s3"
+
+
+def test_another_root_without_keys_of_its_own_is_reached_with_those_of_the_job() -> None:
+    pod = of_spec(checkpoint=KEYS | {"from": {"uri": "s3://b/other", "s3": {"region": "eu-central-1"}}})
+    assert "PERDURE_FROM_S3_CREDENTIALS" not in env(pod)
+    assert env(pod)["PERDURE_FROM_S3_REGION"] == "eu-central-1"
+    assert [one["name"] for one in pod["spec"]["volumes"]] == ["perdure-assignment", "perdure-s3"]
+
+
+def test_other_keys_for_the_other_root_make_another_pod() -> None:
+    other = FROM_ELSEWHERE | {"s3": {"credentialsSecret": "corrected"}}
+    hashes = {
+        member.template_hash(
+            snapshot(spec=TrainingJobSpec.model_validate(job(checkpoint=KEYS | {"from": begins})["spec"]))
+        )
+        for begins in (FROM_ELSEWHERE, other)
+    }
+    assert len(hashes) == 2
+
+
 def test_only_the_trainer_is_shown_the_keys() -> None:
     own = template()
     own["spec"]["containers"].append({"name": "sidecar", "image": "s"})
-    assert of_spec(template=own, checkpoint=KEYS)["spec"]["containers"][1] == {"name": "sidecar", "image": "s"}
+    begins = KEYS | {"from": FROM_ELSEWHERE}
+    assert of_spec(template=own, checkpoint=begins)["spec"]["containers"][1] == {"name": "sidecar", "image": "s"}
 
 
 @pytest.mark.parametrize(
@@ -349,13 +398,31 @@ def test_the_global_batch_is_in_the_environment_and_replaces_no_member() -> None
     assert len(hashes) == 1
 
 
+def test_an_edit_of_how_long_a_process_may_hang_replaces_no_member() -> None:
+    hashes = {
+        member.template_hash(snapshot(spec=TrainingJobSpec.model_validate(job(failure=given)["spec"])))
+        for given in ({}, {"progressTimeoutSeconds": 90}, {"progressTimeoutSeconds": 600})
+    }
+    assert len(hashes) == 1
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("PERDURE_UID", UID), ("PERDURE_S3_CREDENTIALS", "/run/perdure-s3"), ("PERDURE_GLOBAL_BATCH_SIZE", "96")],
+    [
+        ("PERDURE_UID", UID),
+        ("PERDURE_S3_CREDENTIALS", "/run/perdure-s3"),
+        ("PERDURE_FROM_S3_CREDENTIALS", "/run/perdure-from-s3"),
+        ("PERDURE_GLOBAL_BATCH_SIZE", "96"),
+        ("PERDURE_PROGRESS_TIMEOUT_SECONDS", "90"),
+    ],
 )
 def test_the_contracts_variables_cannot_be_redefined(name: str, value: str) -> None:
-    elastic = {"minReplicas": 1, "maxReplicas": 4, "globalBatchSize": 96}
-    pod = of_spec(template=template(env=[{"name": name, "value": "mine"}]), checkpoint=KEYS, elastic=elastic)
+    given: dict[str, Any] = {
+        "elastic": {"minReplicas": 1, "maxReplicas": 4, "globalBatchSize": 96},
+        "failure": {"progressTimeoutSeconds": 90},
+    }
+    begins = KEYS | {"from": FROM_ELSEWHERE}
+    pod = of_spec(template=template(env=[{"name": name, "value": "mine"}]), checkpoint=begins, **given)
     names = [one["name"] for one in pod["spec"]["containers"][0]["env"]]
     assert env(pod)[name] == value
     assert names.count(name) == 1

@@ -43,10 +43,11 @@ class TestADeadlineAfterSomethingElse:
         assert here.intent.deadline_seen is None
 
     def test_it_counts_on_where_another_reason_comes_first(self) -> None:
-        here = job(disruption={}).running(world=2).node("n1", taints=(SPOT,)).settle().after(20).deleted(1, grace=600)
-        here = here.settle().after(10).settle().after(1).settle()
+        here = job(disruption={}).running(world=2).node("n1", taints=(SPOT,)).settle()
+        announced = here.snapshot.now
+        here = here.after(20).deleted(1, grace=600).settle().after(10).settle().after(1).settle()
         assert here.intent is not None
-        assert here.intent.deadline_seen == here.intent.since
+        assert here.intent.deadline_seen == announced
 
     @pytest.mark.parametrize("first", ["n1", "n2"])
     def test_of_two_nodes_the_one_that_goes_first_says_when_all_have_to_be_saved(self, first: str) -> None:

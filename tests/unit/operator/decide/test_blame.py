@@ -8,7 +8,9 @@ import pytest
 
 from perdure.wire import ErrorKind, ExitKind, Rescue
 from perdure_operator.api.reasons import ConditionType
-from perdure_operator.api.status import Phase
+from perdure_operator.api.spec import Elastic
+from perdure_operator.api.status import Disruption, Failures, Phase
+from perdure_operator.state.decision import CreatePod
 from perdure_operator.state.snapshot import Terminated
 from tests.support.jobs import PATIENT, Job, creates, job, killed, leaves, raised
 
@@ -178,6 +180,7 @@ class TestEndedFromOutside:
         assert TOLD in here.condition(ConditionType.SAVED).message
         here = here.after(2).settle().ready().settle()
         assert (here.now.history[-1].run, here.now.history[-1].cause) == (2, f"digits-ab12-1 ended: {TOLD}")
+        assert here.now.history[-1].disruption is Disruption.MEMBER_LOST
 
     def test_a_member_that_was_rejected_before_its_peers_died_of_it_is_the_first_death(self) -> None:
         here = job().running(world=2)
@@ -379,6 +382,73 @@ class TestHealing:
     def test_infrastructure_that_lets_it_commit_nothing_ends_it(self) -> None:
         failed = self._failing(killed(), [2, 2], max_infrastructure_failures=1).condition(ConditionType.FAILED)
         assert failed.message.startswith("2 failures of infrastructure without a new commit, maxInfra")
+
+
+class TestNodesOnWhichMembersHung:
+    """With failure.progressTimeoutSeconds: the agent ended a process that made no progress."""
+
+    HUNG = (ErrorKind.EXIT, "NoProgress", "rank 1 made no progress")
+
+    def _hung(self, here: Job, number: int = 1, **fields: Any) -> Job:
+        """That member hangs in step 12; its peers lose it."""
+        here = here.ended(number, ExitKind.FAILED, error=self.HUNG, **{"step": 12} | fields).settle()
+        return here.all_ended(ExitKind.PEER_LOST, step=12, commit=(2, 10)).settle().after(1).settle()
+
+    def _avoided(self, here: Job) -> tuple[str, ...]:
+        """What the newest new member keeps off."""
+        made = [one for plan in here.history for one in plan.actions if isinstance(one, CreatePod)]
+        return made[-1].avoid
+
+    def _node(self, here: Job, number: int) -> str:
+        return next(pod.node for pod in here.snapshot.pods if pod.name == here.name(number))
+
+    def test_its_next_member_is_made_rather_elsewhere(self) -> None:
+        here = job().running(world=2)
+        after = self._hung(here)
+        assert after.now.failures.code == 1
+        assert self._avoided(after) == (self._node(here, 1),)
+
+    def test_a_node_on_which_the_script_raised_is_as_good_as_any(self) -> None:
+        here = job().running(world=2).ended(1, ExitKind.FAILED, error=raised(), step=12).settle()
+        assert self._avoided(here.all_ended(ExitKind.PEER_LOST, step=12).settle().after(1).settle()) == ()
+
+    def test_of_all_if_all_hung_at_once(self) -> None:
+        here = job().running(world=2)
+        nodes = {self._node(here, number) for number in (0, 1)}
+        after = here.all_ended(ExitKind.FAILED, error=self.HUNG, step=12).settle().after(1).settle()
+        assert after.now.failures.code == 1
+        assert set(self._avoided(after)) == nodes
+
+    def test_no_longer_than_the_failure_counts(self) -> None:
+        here = self._hung(job().running(world=1), 0, commit=(10, 12)).ready().settle()
+        for seq, kept in ((20, True), (21, False)):
+            ended = here.ended(here.members[0], ExitKind.FAILED, error=raised(), step=90, commit=(seq, 90)).settle()
+            assert bool(self._avoided(ended.after(300).settle())) is kept
+
+    def test_nor_a_newcomers_node_that_hung_before_its_first_step(self) -> None:
+        """That is a failure of its node, which counts until the next commit."""
+        failures = Failures(infrastructure_in_a_row=1, hung_nodes=("n9",))
+        here = job().running(world=1).status(failures=failures)
+        after = here.ended(0, ExitKind.FAILED, error=raised(), step=90, commit=(5, 90)).settle().after(1).settle()
+        assert self._avoided(after) == ()
+
+    def test_nor_do_spares_land_there(self) -> None:
+        here = job(elastic=Elastic(min_replicas=1, max_replicas=2)).running(world=2)
+        after = (
+            self._hung(here)
+            .ready()
+            .settle()
+            .spec(replicas=2, elastic=Elastic(min_replicas=1, max_replicas=2, spares=1))
+        )
+        made = len(after.history)
+        after = after.settle().after(300).settle()
+        spares = [one for plan in after.history[made:] for one in plan.actions if isinstance(one, CreatePod)]
+        assert [one.avoid for one in spares] == [(self._node(here, 1),)]
+
+    def test_the_newest_eight_are_kept(self) -> None:
+        failures = Failures(code_in_a_row=1, hung_nodes=tuple(f"m{number}" for number in range(8)))
+        here = job(failure={"max_code_failures": 9}).running(world=2).status(failures=failures)
+        assert self._avoided(self._hung(here)) == (*failures.hung_nodes[1:], self._node(here, 1))
 
 
 class TestFenced:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from perdure.wire import ExitKind
 from perdure_operator.api.reasons import ConditionType
-from perdure_operator.api.spec import Elastic
+from perdure_operator.api.spec import Elastic, SizePolicy
 from perdure_operator.state.snapshot import NodeView
 from tests.support.jobs import PATIENT, Job, creates, job, killed
 
@@ -40,6 +40,15 @@ class TestTheWantedSize:
         here = _job().running(world=4).spec(replicas=8).settle()
         assert len(creates(here.after(2).plan())) == 4
         assert _sized(here) == ("OtherSize", "4 members, 8 are wanted: spec.replicas is 8")
+
+    def test_a_run_that_comes_into_a_pool_keeps_its_size_until_it_is_given_one(self) -> None:
+        shares = SIZES.model_copy(update={"policy": SizePolicy.GOODPUT})
+        here = _job().running(world=4).spec(elastic=shares).settle()
+        assert here.intent is None
+        assert _sized(here)[0] == "WantedSize"
+        here = here.spec(elastic=shares.model_copy(update={"max_replicas": 3})).settle()
+        assert here.intent is not None
+        assert here.intent.cause == "2 members are wanted"
 
     def test_a_job_without_sizes_never_says_anything_of_them(self) -> None:
         here = _job(elastic=None).running(world=3)

@@ -175,7 +175,8 @@ class TestStandby:
         here = asked(here, SECOND)
         (answer,) = answers(here)
         assert answer.message == f"the job is finished: {SECOND} is deleted if it does not end by itself"
-        assert deletes(here.after(3600).plan()) == [SECOND]
+        assert deletes(here.after(629).plan()) == []
+        assert deletes(here.after(630).plan()) == [SECOND]
 
     def test_a_newcomer_has_been_offered_a_run(self) -> None:
         here = job(disruption=PATIENT).running(world=2).cordon("n1").settle().after(1).settle().ready().settle()

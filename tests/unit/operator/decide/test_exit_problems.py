@@ -12,7 +12,7 @@ from perdure_operator.api.status import Phase
 from perdure_operator.decide import Stage, stage_of
 from perdure_operator.decide.placement import IDLE_GRACE_SECONDS
 from perdure_operator.state.decision import Assign, DeletePod
-from perdure_operator.state.snapshot import RefusalKind
+from perdure_operator.state.snapshot import RefusalKind, Zone
 from tests.support.jobs import PATIENT, Job, deletes, job, killed, leaves, trains
 
 DENIED = 'admission webhook "w" denied the request'
@@ -50,6 +50,17 @@ class TestStuck:
         assert reason == "MemberStuck"
         assert "kubectl describe pod -n default digits-ab12-0; kubectl describe node n1;" in message
         assert "kubectl delete pod -n default digits-ab12-0 --grace-period=0 --force" in message
+
+    def test_on_a_node_that_is_not_ready_the_node_is_waited_for(self) -> None:
+        here = self._stuck(150).node("n1", ready=False).settle()
+        reason, message = _running(here)
+        assert reason == "NodeUnreachable"
+        assert message.startswith("waiting for the nodes of digits-ab12-0 (node n1) to be Ready again; given up at ")
+        assert _running(here.node("n1", ready=True).settle())[0] == "MemberStuck"
+
+    def test_in_an_outage_the_outage_is_waited_for(self) -> None:
+        outage = self._stuck(150).having(zones=(Zone(not_ready=3),)).node("n1", ready=False).settle()
+        assert _running(outage)[0] == "MassOutage"
 
     def test_it_is_warned_of_once(self) -> None:
         here = self._stuck(150)

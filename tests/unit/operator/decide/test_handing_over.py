@@ -209,7 +209,10 @@ class TestNoOffer:
         ("trainer", "why"),
         [
             ({"env": [{"name": "PERDURE_LIVE", "value": "no"}]}, "PERDURE_LIVE=no"),
-            ({"resources": {"limits": {"cpu": "4", "nvidia.com/gpu": "1"}}}, "ranks on GPUs (nvidia.com/gpu) cannot"),
+            (
+                {"resources": {"limits": {"cpu": "4", "nvidia.com/gpu": "1"}}},
+                "on GPUs (nvidia.com/gpu) ranks change live only with PERDURE_LIVE=yes",
+            ),
         ],
         ids=["said", "gpus"],
     )
@@ -219,10 +222,16 @@ class TestNoOffer:
         template = {"spec": {"containers": [{"name": "train", "image": "train:1", "command": ["python"], **trainer}]}}
         assert why in self._in_place(_ready(_running(template=template)))
 
-    def test_a_script_that_may_is_asked(self) -> None:
-        containers = [
-            {"name": "train", "image": "x", "command": ["python"], "env": None, "resources": {"limits": None}}
-        ]
+    @pytest.mark.parametrize(
+        "trainer",
+        [
+            {"env": None, "resources": {"limits": None}},
+            {"env": [{"name": "PERDURE_LIVE", "value": "yes"}], "resources": {"limits": {"nvidia.com/gpu": "1"}}},
+        ],
+        ids=["may", "is-to-on-gpus"],
+    )
+    def test_a_script_that_may_is_asked(self, trainer: dict[str, Any]) -> None:
+        containers = [{"name": "train", "image": "x", "command": ["python"], **trainer}]
         assert _stage(_ready(_running(template={"spec": {"containers": containers}})).settle()) is Stage.HANDING_OVER
 
     def test_a_lost_member_has_broken_the_groups_of_all(self) -> None:
@@ -340,6 +349,14 @@ class TestEvidence:
         assert _offer(here).run == 1
         assert here.now.failures.infrastructure == 0
 
+    def test_the_drain_waits_since_its_signal_all_the_same(self) -> None:
+        here = _offered()
+        assert here.intent is not None
+        since = here.intent.since
+        here = here.ended(2, ExitKind.HANDOVER_FAILED, run=2).settle().after(1).settle().ready().settle()
+        assert here.intent is not None
+        assert here.intent.since == since
+
     def test_the_second_attempt_that_fails_is_the_last(self) -> None:
         here = _offered().ended(2, ExitKind.HANDOVER_FAILED, run=2).settle().after(1).settle().ready().settle()
         here = here.ended(3, ExitKind.HANDOVER_FAILED, run=3).settle().after(2).settle().ready().settle()
@@ -448,6 +465,22 @@ class TestEvidence:
     def test_completion_of_the_old_run_completes_the_job(self) -> None:
         here = _offered().ended(0, ExitKind.COMPLETED, run=1, step=100, commit=(9, 100)).settle()
         assert here.now.phase is Phase.COMPLETED
+
+    @pytest.mark.parametrize(("run", "ends"), [(1, ["digits-ab12-2"]), (2, [])])
+    def test_completion_ends_newcomers_to_a_run_that_never_began_and_cuts_no_other_script(
+        self, run: int, ends: list[str]
+    ) -> None:
+        here = _running().spec(replicas=3).settle().after(1).settle().ready().settle()
+        done = here.ended(0, ExitKind.COMPLETED, run=run, step=100, commit=(9, 100))
+        assert deletes(done.plan()) == ends
+        assert done.settle().now.phase is Phase.COMPLETED
+
+    def test_completion_of_the_old_run_ends_newcomers_to_one_that_was_taken_for_the_current_one(self) -> None:
+        here = _offered(world=3).ended(1, ExitKind.FAILED, run=1, error=killed()).settle().after(NEWS_SECONDS).settle()
+        assert here.now.history[-1].run == 2
+        done = here.ended(0, ExitKind.COMPLETED, run=1, step=100, commit=(9, 100))
+        assert deletes(done.plan()) == ["digits-ab12-3"]
+        assert done.settle().now.phase is Phase.COMPLETED
 
 
 _NEVER_SAID = ((None, None), (Takeover.NEVER, None), (Takeover.NEVER, False))
@@ -584,6 +617,7 @@ class TestBelief:
         came = (HandoverRecord(1, HandoverWord.GO, parts={"pause": 0.5}),)
         here = _offered().ended(1, ExitKind.FAILED, run=1, opened=2, error=killed(), handovers=came).settle()
         assert (here.now.history[-1].run, here.now.history[-1].pause) == (2, None)
+        assert here.now.history[-1].disruption is Disruption.NODE_LEAVING
 
     @pytest.mark.parametrize("number", [1, 2], ids=["leaver", "newcomer"])
     def test_who_has_read_go_tells_that_it_has(self, number: int) -> None:

@@ -11,10 +11,11 @@ import pytest
 from perdure.wire import ExitKind
 from perdure_operator.api.reasons import ConditionType, Reason
 from perdure_operator.api.spec import CheckpointPolicy
-from perdure_operator.api.status import LastSave, Suspect, SuspectDoes, TrainingPhase, TrainingProgress
+from perdure_operator.api.status import LastSave, Straggler, Suspect, SuspectDoes, TrainingPhase, TrainingProgress
 from perdure_operator.decide import decide
 from perdure_operator.decide.health import SILENT, health
 from tests.support.jobs import Job, job
+from tests.support.raw import NOW
 
 MINUTES = SILENT.total_seconds()
 REPORTED = (ConditionType.PROGRESSING, ConditionType.CHECKPOINT_FRESH, ConditionType.STORAGE_REACHABLE)
@@ -57,7 +58,7 @@ def test_a_run_is_training_once_it_reports_steps() -> None:
     assert says(here, ConditionType.PROGRESSING) == (
         "True",
         "StepsReported",
-        "rank 0 reports new steps: see status.progress",
+        "rank 0 reports progress: see status.progress",
     )
 
 
@@ -106,6 +107,36 @@ def test_a_rank_0_that_says_that_it_hangs_makes_no_progress_whatever_its_phase()
     assert reports(here, stood=0).settle().condition(ConditionType.PROGRESSING).status == "True"
 
 
+def test_a_process_that_looks_at_itself_advances_without_steps_until_it_says_that_it_hangs_or_stops_looking() -> None:
+    """It counts polls, batches and epochs, and knows the limit of its phase."""
+    kind, here = ConditionType.PROGRESSING, trains()
+
+    def status(watched: float, **fields: Any) -> str:
+        now = here.snapshot.now
+        looked = reports(here, stood=90_000, watched_time=now - timedelta(seconds=watched), **fields)
+        return looked.settle().condition(kind).status
+
+    assert status(0) == "True"
+    assert status(299) == "True"
+    assert status(300) == "False"
+    assert status(0, hang_time=here.snapshot.now) == "False"
+
+
+def test_a_run_without_progress_that_may_be_at_work_is_no_alarm_and_not_said_to_train() -> None:
+    here = reports(trains(), stood=30).settle()
+    here = reports(here, stood=400, hang_time=here.snapshot.now, may_be_work=True)
+    assert warnings(here, Reason.NO_PROGRESS) == []
+    began = f"{here.snapshot.now - timedelta(seconds=400):%H:%M:%SZ}"
+    assert says(here, ConditionType.PROGRESSING) == (
+        "Unknown",
+        "MayBeWork",
+        f"rank 0 reports no new step since {began}: it is at step 20, in phase Training; that may be an evaluation "
+        "without the session's loaders, or other long work",
+    )
+    assert here.settle().condition(ConditionType.RUNNING).reason == Reason.ASSIGNED
+    assert len(warnings(reports(here.settle(), stood=4000, hang_time=here.snapshot.now), Reason.NO_PROGRESS)) == 1
+
+
 def test_the_member_that_all_others_wait_for_is_named_by_the_condition_and_by_one_more_event() -> None:
     here = reports(trains(), stood=400, hang_time=trains().snapshot.now).settle()
     suspects = (Suspect(name="digits-1", node="n2", rank=1, does=SuspectDoes.STANDS),)
@@ -117,6 +148,47 @@ def test_the_member_that_all_others_wait_for_is_named_by_the_condition_and_by_on
     assert warnings(here, Reason.MEMBER_WAITED_FOR) == []
     here = reports(here, stood=0, suspects=suspects).settle()
     assert here.condition(ConditionType.PROGRESSING).reason == "StepsReported"
+
+
+SLOW = Straggler(name="digits-1", node="n2", rank=1, own_percent=83, others_percent=45, since=NOW, named=True)
+
+
+def test_a_member_that_holds_up_the_others_is_named_by_the_condition_while_they_train_and_by_one_event() -> None:
+    kind = ConditionType.PROGRESSING
+    here = reports(trains()).settle()
+    here = reports(here, stragglers=(SLOW.model_copy(update={"named": False}),)).settle()
+    assert here.condition(kind).reason == "StepsReported"
+    here = reports(here, stragglers=(SLOW,))
+    (words,) = warnings(here, Reason.STRAGGLER)
+    assert words == (
+        f"rank 1 (digits-1 on n2) holds up the others since {NOW:%H:%M:%SZ}: it works 83 % of each step itself, and "
+        "they work 45 %; rank 0 reports progress: see status.progress"
+    )
+    here = here.settle()
+    assert says(here, kind) == ("True", "Straggler", words)
+    assert here.condition(ConditionType.RUNNING).reason == Reason.TRAINING
+    here = reports(here, stragglers=(SLOW.model_copy(update={"own_percent": 81}),))
+    assert warnings(here, Reason.STRAGGLER) == []
+    assert "it works 81 %" in here.settle().condition(kind).message
+    assert says(reports(here), kind) == ("True", "StepsReported", "rank 0 reports progress: see status.progress")
+
+
+def test_a_run_that_stands_has_no_straggler() -> None:
+    here = reports(trains(), stood=900, stragglers=(SLOW,)).settle()
+    assert here.condition(ConditionType.PROGRESSING).reason == "NoProgress"
+
+
+def test_what_another_member_reports_while_rank_0_is_silent_is_told_as_its_own() -> None:
+    kind, here = ConditionType.PROGRESSING, trains()
+    assert says(reports(here, rank=1), kind) == (
+        "True",
+        "StepsReported",
+        "rank 1 reports progress, and rank 0 is silent: see status.progress",
+    )
+    found = says(reports(here, rank=1, stood=300), kind)
+    began = f"{here.snapshot.now - timedelta(seconds=300):%H:%M:%SZ}"
+    words = f"rank 1 reports no new step since {began}, and rank 0 is silent: it is at step 20, in phase Training"
+    assert found == ("False", "NoProgress", words)
 
 
 def test_silence_proves_nothing() -> None:
@@ -135,7 +207,7 @@ def test_saves_that_fail_are_told_with_the_stores_words_until_one_succeeds() -> 
     assert says(reports(here, saved=30), kind) == (
         "True",
         "SavesSucceed",
-        "the newest save that rank 0 reports succeeded",
+        "the newest save that is reported succeeded",
     )
     since = here.snapshot.now - timedelta(seconds=20)
     failing = reports(here, saved=30, storage_failing_since=since, storage_why="503 Slow Down")
@@ -145,7 +217,7 @@ def test_saves_that_fail_are_told_with_the_stores_words_until_one_succeeds() -> 
     assert says(reports(failing.settle(), saved=3), kind) == (
         "True",
         "SavesSucceed",
-        "the newest save that rank 0 reports succeeded",
+        "the newest save that is reported succeeded",
     )
 
 
@@ -172,6 +244,32 @@ def test_where_checkpoints_are_made_by_steps_a_recent_one_is_less_than_three_per
     found = says(reports(trains(9000, every_steps=10), saved=9000, step=step), ConditionType.CHECKPOINT_FRESH)
     assert found
     assert found[0] == fresh
+
+
+@pytest.mark.parametrize(("saved", "fresh"), [(599, "True"), (600, "False")])
+def test_where_steps_are_short_a_commit_of_the_last_ten_minutes_is_recent_however_many_steps_it_is_behind(
+    saved: float, fresh: str
+) -> None:
+    """Each upload takes longer than three periods of so few steps."""
+    found = says(reports(trains(9000, every_steps=10), saved=saved, step=160), ConditionType.CHECKPOINT_FRESH)
+    assert found
+    assert found[0] == fresh
+
+
+@pytest.mark.parametrize("every", [{"every_seconds": 60}, {"every_steps": 1}], ids=str)
+def test_a_commit_does_not_grow_old_while_no_step_is_made(every: dict[str, int]) -> None:
+    def status(saved: float, **fields: Any) -> str:
+        found = says(reports(trains(9000, **every), saved=saved, **fields), ConditionType.CHECKPOINT_FRESH)
+        assert found
+        return found[0]
+
+    assert status(1700, stood=1101, phase="Evaluating") == "True"
+    assert status(1700, stood=1100, phase="Evaluating") == "False"
+    assert status(1700, stood=5, paused_seconds=1101) == "True"
+    assert status(1700, stood=5, paused_seconds=1100) == "False"
+    assert status(1700, stood=1101, seconds_per_step=400.0) == "False", "a step takes as long"
+    assert status(630, stood=59) == "False"
+    assert status(1200, stood=1300, paused_seconds=100) == "True", "made while it evaluates"
 
 
 def test_a_commit_of_the_present_step_is_recent_however_old_it_is() -> None:
@@ -276,7 +374,9 @@ def rated(here: Job, run: int = 1) -> Job:
         percent=4,
         death_costs="no finished step",
         hang_time=here.snapshot.now,
+        may_be_work=True,
         suspects=(Suspect(name="digits-1", node="n2", rank=1, does=SuspectDoes.STANDS),),
+        stragglers=(SLOW,),
         observed_at=here.snapshot.now,
     )
     return here.status(progress=progress)
@@ -288,7 +388,7 @@ def test_rates_that_nobody_reports_any_more_are_dropped_and_the_step_stays() -> 
     left = here.after(MINUTES).settle().now.progress
     assert left is not None
     assert (left.step, left.samples_per_second, left.remaining_seconds, left.death_costs) == (20, None, None, "")
-    assert (left.hang_time, left.suspects) == (None, ())
+    assert (left.hang_time, left.may_be_work, left.suspects, left.stragglers) == (None, False, (), ())
     assert left.observed_at == here.snapshot.now
 
 

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from perdure_operator.api.status import EarlierTakeovers, HistoryEntry, Takeover
+from perdure_operator.api.status import (
+    PAUSE_SECONDS,
+    Disruption,
+    EarlierDisruption,
+    EarlierTakeovers,
+    HistoryEntry,
+    PauseCounts,
+    Takeover,
+)
 from perdure_operator.decide.draft import Draft
 from perdure_operator.decide.history import RUNS_KEPT, amend, begin
 from tests.support.full_status import PLAN
@@ -36,3 +44,39 @@ def test_a_run_counts_as_it_was_corrected_before_it_was_dropped() -> None:
 
 def test_while_history_holds_all_runs_none_is_counted() -> None:
     assert begun(draft(*WAYS), 7).status.earlier_takeovers == EarlierTakeovers()
+
+
+def test_runs_that_history_drops_are_counted_by_what_ended_the_run_before() -> None:
+    lost, left = Disruption.MEMBER_LOST, Disruption.NODE_LEAVING
+    before = draft(*[Takeover.START] * (RUNS_KEPT - 4))
+    ended = [
+        (left, Takeover.LIVE, 0),
+        (lost, Takeover.RECREATE, 5),
+        (lost, Takeover.UNKNOWN, 2),
+        (None, Takeover.LIVE, 9),
+    ]
+    entries = [
+        HistoryEntry(run=90 + place, size=2, disruption=disruption, how=how, steps_lost=steps)
+        for place, (disruption, how, steps) in enumerate(ended)
+    ]
+    now = before.update(history=(*entries, *before.status.history))
+    for run in range(100, 104):
+        now = begun(now, run)
+    assert now.status.earlier_disruptions == (
+        EarlierDisruption(disruption=left, live=1),
+        EarlierDisruption(disruption=lost, recreate=1, steps_lost=7),
+    )
+
+
+def test_a_run_has_the_disruption_of_the_one_before() -> None:
+    now = begin(draft(), PLAN, None, Takeover.LIVE, disruption=Disruption.SIZE_CHANGE)
+    assert now.status.history[-1].disruption is Disruption.SIZE_CHANGE
+
+
+def test_a_pause_counts_once_however_many_members_report_it() -> None:
+    now = draft(Takeover.LIVE, Takeover.LIVE, Takeover.LIVE)
+    for run, pause in ((1, 0.05), (1, 0.07), (2, 0.051), (2, None), (3, 1e9), (9, 1.0)):
+        now = amend(now, run, pause=pause)
+    assert now.status.pauses == PauseCounts(
+        counts=(1, 1, *[0] * (len(PAUSE_SECONDS) - 2), 1), seconds=round(1e9 + 0.101, 3)
+    )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from perdure.wire import ExitKind, Leave, Standby, Train
+from perdure.wire import AFTER_COMPLETION_SECONDS, ExitKind, Leave, Standby, Train
 from perdure_operator.api.reasons import ConditionType
+from perdure_operator.api.spec import Autoscaler
 from perdure_operator.api.status import Disruption, Phase
-from perdure_operator.state.decision import CheckTemplate, CreatePod, DeleteBudget, DeleteJob, SetBudget
+from perdure_operator.state.decision import CheckTemplate, CreatePod, Decision, DeleteBudget, DeleteJob, Mark, SetBudget
 from perdure_operator.state.snapshot import TemplateCheck
 from tests.support.jobs import (
+    PATIENT,
     START,
     assigns,
     creates,
@@ -212,11 +214,54 @@ class TestCompletion:
         here = job(ttl_seconds_after_finished=0).running(world=1)
         assert here.all_ended(ExitKind.COMPLETED, step=100, commit=(9, 100)).settle().snapshot.deleting
 
-    def test_ranks_that_do_not_end_after_completion_are_deleted_in_the_end(self) -> None:
-        here = job().running(world=2).ended(0, ExitKind.COMPLETED, step=100, commit=(9, 100)).settle()
-        assert here.plan().requeue_after == 630
+    def test_a_script_that_goes_on_after_completion_is_protected_for_an_exit_save_and_has_an_hour(self) -> None:
+        here = job().running(world=2).ended(0, ExitKind.COMPLETED, step=100, commit=(9, 100)).settle().after(30)
+        assert here.settle().plan().requeue_after == 600
         assert here.snapshot.budget is not None
-        assert deletes(here.after(630).plan()) == ["digits-ab12-1"]
+        unprotected = here.after(600)
+        assert written(unprotected.plan()) == (DeleteBudget(uid="budget"),)
+        assert unprotected.settle().plan().requeue_after == AFTER_COMPLETION_SECONDS + 30 - 630
+        assert deletes(here.after(AFTER_COMPLETION_SECONDS - 1).plan()) == []
+        assert deletes(here.after(AFTER_COMPLETION_SECONDS).plan()) == ["digits-ab12-1"]
+
+    def test_scripts_that_end_one_after_another_after_completion_write_no_status_each(self) -> None:
+        here = job().running(world=3).ended(0, ExitKind.COMPLETED, step=100, commit=(9, 100)).settle()
+        assert here.plan().requeue_after == 30
+        assert here.after(29).ended(1, ExitKind.COMPLETED, step=100, commit=(9, 100)).plan().status is None
+
+    def test_scripts_that_go_on_after_completion_are_counted_and_named(self) -> None:
+        here = (
+            job().running(world=3).ended(0, ExitKind.COMPLETED, step=100, commit=(9, 100)).settle().after(30).settle()
+        )
+        words, until = "the job is finished", "until 13:00:30Z at the latest"
+        named = f"{words}; 2 scripts still run, {until}: digits-ab12-1, digits-ab12-2"
+        assert (here.condition(ConditionType.RUNNING).message, here.now.replicas) == (named, 2)
+        one = here.ended(1, ExitKind.COMPLETED, step=100, commit=(9, 100)).settle()
+        assert one.condition(ConditionType.RUNNING).message == f"{words}; 1 script still runs, {until}: digits-ab12-2"
+        going = one.deleted(2).settle()
+        assert (going.condition(ConditionType.RUNNING).message, going.now.replicas) == (words, 1)
+        assert going.ended(2, ExitKind.COMPLETED, step=100, commit=(9, 100)).settle().now.replicas == 0
+
+    def test_a_script_that_goes_on_keeps_no_autoscaler_from_its_node_once_it_is_not_protected(self) -> None:
+        here = job(disruption=PATIENT.model_copy(update={"autoscaler": Autoscaler.NEVER})).running(world=3)
+        here = here.ended(0, ExitKind.COMPLETED, step=100, commit=(9, 100)).settle().deleted(2)
+        assert _marked(here.after(629).plan()) == {}
+        assert _marked(here.after(630).plan()) == {"digits-ab12-1": {}}
+        assert here.after(630).settle().plan().actions == ()
+
+    def test_a_script_that_goes_on_still_says_that_its_node_may_go_if_its_job_says_so(self) -> None:
+        here = job(disruption=PATIENT.model_copy(update={"autoscaler": Autoscaler.COOPERATIVE})).running(world=2)
+        here = here.ended(0, ExitKind.COMPLETED, step=100, commit=(9, 100)).settle().after(630)
+        assert _marked(here.plan()) == {}
+
+    def test_the_time_to_live_of_a_job_cuts_no_script_that_goes_on_after_completion(self) -> None:
+        here = job(ttl_seconds_after_finished=60).running(world=2)
+        here = here.ended(0, ExitKind.COMPLETED, step=100, commit=(9, 100)).settle().after(1000).settle()
+        assert not here.snapshot.deleting
+        late = here.after(AFTER_COMPLETION_SECONDS).settle()
+        assert late.snapshot.deleting
+        ended = here.ended(1, ExitKind.COMPLETED, step=100, commit=(9, 100)).settle()
+        assert ended.snapshot.deleting
 
     def test_a_standby_of_the_next_run_is_dropped_when_a_written_off_member_had_completed(self) -> None:
         here = job().running(world=2).leaving("n1")
@@ -402,3 +447,7 @@ def test_being_ready_one_after_another_writes_no_status_for_each_pod() -> None:
         here = here.pod(member, ready=True, phase="Running", ip=f"10.0.0.{member}")
         assert here.plan().status is None
     assert here.ready().plan().status is not None
+
+
+def _marked(plan: Decision) -> dict[str, dict[str, str]]:
+    return {action.name: action.new for action in plan.actions if isinstance(action, Mark)}

@@ -9,7 +9,7 @@ import pytest
 
 from perdure.wire import ErrorKind, ErrorName, ExitKind, Leave, Role, Standby, Train
 from perdure_operator.api.reasons import ConditionType
-from perdure_operator.api.spec import Elastic
+from perdure_operator.api.spec import Elastic, FailurePolicy
 from perdure_operator.api.status import Disruption, Failures, LiveRefused, Phase
 from perdure_operator.decide import Stage, stage_of
 from perdure_operator.state.decision import Assign, CheckTemplate, SetBudget
@@ -406,6 +406,13 @@ class TestTooLate:
         here = here.cordon("n3").settle().after(1).settle().ready().settle().after(200).settle()
         assert _stage(here) is Stage.PREPARING
         assert here.condition(ConditionType.DISRUPTED).message.count("digits-ab12-1")
+        assert _stage(here.after(300).settle()) is Stage.PREPARING
+
+    def test_nor_does_one_whose_node_is_not_ready(self) -> None:
+        here = _planned().spec(failure=FailurePolicy(lost_node_seconds=3600)).deleted(1).settle().after(630).settle()
+        here = here.node("n2", ready=False).ready().settle()
+        here = here.cordon("n3").settle().after(1).settle().ready().settle().after(200).settle()
+        assert here.condition(ConditionType.DISRUPTED).message.count("waiting for the nodes of digits-ab12-1")
         assert _stage(here.after(300).settle()) is Stage.PREPARING
 
     def test_before_a_deadline_all_leave_though_a_pod_elsewhere_cannot_start(self) -> None:

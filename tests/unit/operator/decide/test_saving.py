@@ -17,6 +17,12 @@ from tests.support.jobs import Job, job, killed, trains
 PRESSED = (NodeCondition(type="MemoryPressure", status="True"),)
 
 
+def many_nodes(pressed: int) -> tuple[NodeView, ...]:
+    """A hundred, of which so many show it."""
+    numbers = range(100)
+    return tuple(NodeView(name=f"n{one:03}", conditions=PRESSED if one < pressed else ()) for one in numbers)
+
+
 def saves(here: Job) -> list[int]:
     """Each member's assignment."""
     said = [here.assignment(pod.name) for pod in here.living() if pod.role == "member"]
@@ -98,9 +104,7 @@ class TestAgain:
         assert here.now.saves is None
 
     def test_status_does_not_grow_with_the_nodes(self) -> None:
-        names = [f"n{number:03}" for number in range(100)]
-        here = job().having(nodes=tuple(NodeView(name=name) for name in names)).running(100)
-        here = here.having(nodes=tuple(NodeView(name=name, conditions=PRESSED) for name in names)).settle()
+        here = job().having(nodes=many_nodes(0)).running(100).having(nodes=many_nodes(100)).settle()
         here = here.after(3600).settle()
         assert here.now.saves is not None
         assert len(here.now.saves.shown) == MOST_SHOWN
@@ -159,6 +163,54 @@ class TestWho:
     def test_a_person_may_ask_for_it_by_the_jobs_annotation(self, named: str) -> None:
         here = job(disruption={"signals": {"vacate-job": "CheckpointNow"}}).running(2).having(vacate=named).settle()
         assert (saves(here.settle()), here.intent) == ([1, 1], None)
+
+    def test_each_value_of_the_annotation_for_saves_asks_once(self) -> None:
+        here = job().running(2).having(save="a").settle()
+        assert (saves(here.after(600).settle()), here.intent) == ([1, 1], None)
+        assert told(here, "SaveAsked") == ["the run saves and trains on: a user asks for it"]
+        again = here.after(600).having(save="b").settle()
+        assert saves(again) == [2, 2]
+        assert saves(again.having(save="").settle().after(600).having(save="b").settle()) == [3, 3]
+
+    def test_a_user_who_asks_again_at_once_waits_for_the_pause(self) -> None:
+        here = job().running(2).having(save="a").settle().after(20).having(save="b").settle()
+        assert (saves(here), here.plan().requeue_after) == ([1, 1], 40)
+        assert saves(here.after(40).settle()) == [2, 2]
+
+    def test_the_pauses_do_not_grow_with_what_a_user_asks_for(self) -> None:
+        here = job().running(2)
+        for value in "abcde":
+            here = here.having(save=value).settle().after(60)
+        assert saves(here) == [5, 5]
+        here = here.having(save="f").settle().after(20)
+        assert pressed(here).plan().requeue_after == 40
+        assert saves(pressed(here).after(40).settle()) == [7, 7]
+
+    def test_a_user_who_asks_beside_signals_of_nodes_does_not_end_their_row(self) -> None:
+        here = pressed(relieved(pressed(job().running(2)).after(30)).after(30))
+        here = here.after(120).having(save="a").settle()
+        assert saves(here) == [3, 3]
+        assert pressed(here, "n2").plan().requeue_after == 120
+
+    def test_beside_many_signals_a_user_is_heard_once(self) -> None:
+        here = (
+            job()
+            .having(nodes=many_nodes(0))
+            .running(100)
+            .having(nodes=many_nodes(100))
+            .settle()
+            .after(600)
+            .having(save="a")
+            .settle()
+        )
+        assert set(saves(here)) == {2}
+        here = here.having(nodes=many_nodes(60)).settle().after(600).settle()
+        assert set(saves(here.after(600).settle())) == {2}
+
+    def test_status_keeps_little_of_a_long_value(self) -> None:
+        here = job().running(2).having(save="x" * 100_000).settle()
+        assert here.now.saves is not None
+        assert sum(map(len, here.now.saves.shown)) < 100
 
     def test_an_eviction_may_request_a_save(self) -> None:
         here = job(disruption={"signals": {"eviction-request": "CheckpointNow"}}).running(2)

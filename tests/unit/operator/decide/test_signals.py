@@ -56,6 +56,13 @@ class TestNodes:
         here = job().running(world=2).taint("n1", "maintenance", "NoExecute").pod(0, tolerations=(toleration,))
         assert (_cause(here) == "") is stays
 
+    def test_one_that_holds_up_jobs_is_left_only_if_somebody_wants_that(self) -> None:
+        wanted = {"signals": {"node-stragglers": "Vacate"}}
+        assert _cause(job().running(world=2).node("n1", slows_jobs=True)) == ""
+        here = job(disruption=wanted).running(world=2)
+        assert _cause(here) == ""
+        assert _cause(here.node("n1", slows_jobs=True)) == "node n1 holds up jobs of several namespaces"
+
     def test_an_autoscaler_does_not_care_for_tolerations(self) -> None:
         here = job().running(world=2).pod(0, tolerations=(Toleration(operator="Exists"),))
         assert _cause(here.taint("n1", AUTOSCALER_TAINT)) == "cluster-autoscaler removes node n1"

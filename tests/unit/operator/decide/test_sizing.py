@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure_operator.api.spec import CheckpointPolicy, Elastic, TrainingJobSpec
-from perdure_operator.decide.sizing import largest, wanted_members, why_so_many
+from perdure_operator.api.spec import CheckpointPolicy, Elastic, SizePolicy, TrainingJobSpec
+from perdure_operator.api.status import Scaling
+from perdure_operator.decide.sizing import largest, sizes_of, wanted_members, why_so_many
 
 
 def _spec(replicas: int, elastic: Elastic | None, each: int = 1) -> TrainingJobSpec:
@@ -44,6 +47,29 @@ EVEN = Elastic(min_replicas=2, max_replicas=8, global_batch_size=60)
 def test_the_wanted_size_and_why(replicas: int, elastic: Elastic | None, members: int, why: str) -> None:
     assert wanted_members(_spec(replicas, elastic)) == members
     assert why_so_many(_spec(replicas, elastic)) == why
+
+
+GIVEN = Scaling(size=5, why="the pool gives it", since=datetime(2026, 1, 1, tzinfo=UTC))
+
+
+def test_with_policy_goodput_the_size_that_was_given_counts_in_place_of_replicas() -> None:
+    shares = SOME.model_copy(update={"policy": SizePolicy.GOODPUT})
+    assert wanted_members(_spec(8, shares)) == 2
+    assert why_so_many(_spec(8, shares)).startswith("elastic.minReplicas")
+    assert wanted_members(_spec(2, shares), GIVEN) == 4
+    assert why_so_many(_spec(2, shares), GIVEN) == "the pool gives it"
+    for policy in (None, SizePolicy.CAPACITY):
+        follows = SOME.model_copy(update={"policy": policy})
+        assert wanted_members(_spec(8, follows), GIVEN) == 8
+        assert why_so_many(_spec(8, follows), GIVEN) == "spec.replicas is 8"
+    assert wanted_members(_spec(3, None), GIVEN) == 3
+
+
+@pytest.mark.parametrize("elastic", [None, EVERY, SOME, EVEN])
+def test_all_sizes_of_a_job_are_those_that_it_gets_for_some_number(elastic: Elastic | None) -> None:
+    spec = _spec(6, elastic)
+    every = {wanted_members(spec.model_copy(update={"replicas": replicas})) for replicas in range(1, 9)}
+    assert sizes_of(spec) == (tuple(sorted(every)) if elastic else (6,))
 
 
 def test_no_size_is_small_enough_for_fewer_members_than_the_smallest() -> None:

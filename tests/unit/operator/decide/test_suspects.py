@@ -79,7 +79,8 @@ def test_each_suspect_is_named_with_what_is_known_of_it() -> None:
     assert suspects_in_words(one) == f"{all_wait} rank 1 (digits-1 on n2) computes"
     two = suspects(plan("n1", "n2", "n2"), said(WAITS, STANDS, UNHEARD), NOW)
     assert suspects_in_words(two) == (
-        f"{all_wait} rank 1 (digits-1 on n2) stands still elsewhere and rank 2 (digits-2 on n2) has not been heard from"
+        f"{all_wait} rank 1 (digits-1 on n2) stands still elsewhere and rank 2 (digits-2 on n2) is not heard: "
+        "it, or its reports alone, may have stopped"
     )
     (nowhere,) = suspects(plan("n1", ""), said(WAITS, NO_HANG), NOW)
     assert suspects_in_words((nowhere,)) == f"{all_wait} rank 1 (digits-1) does not"

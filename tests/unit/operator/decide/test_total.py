@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from functools import cache
 from typing import Any
@@ -308,6 +309,7 @@ SNAPSHOTS = _with(
     },
     deleting=st.just(False) | BOOLS,
     vacate=st.sampled_from(["", "true", "n1", "n2,digits-ab12-1", ",", "odd"]),
+    save=st.sampled_from(["", "a", "b"]),
     evictions=_some(EVICTIONS, 2),
     budget=st.none() | _with(Budget, {"min_available": st.integers(0, 5), "uid": st.just("b")}),
     foreign_budgets=_some(TEXT, 1),
@@ -332,6 +334,8 @@ def test_every_snapshot_gets_an_answer_and_always_the_same(snapshot: Snapshot) -
     plan = decide(snapshot)
     assert plan == decide(Snapshot.model_validate_json(snapshot.model_dump_json()))
     assert Decision.model_validate_json(plan.model_dump_json()) == plan
+    for status in (snapshot.status, plan.status or snapshot.status):
+        assert TrainingJobStatus.model_validate_json(json.dumps(status.stored())) == status
 
 
 @settings(max_examples=75, deadline=None, suppress_health_check=list(HealthCheck))

@@ -13,7 +13,7 @@ from perdure_operator.api.signal_rows import SignalRow
 from perdure_operator.api.spec import Elastic
 from perdure_operator.api.status import Disruption, LiveRefused
 from perdure_operator.state.snapshot import NodeCondition, NodeView, Taint, Toleration
-from tests.support.jobs import START, Job, creates, job, leaves
+from tests.support.jobs import PATIENT, START, Job, creates, job, leaves
 
 WISH = {"on_cordon": "MoveIfRoom"}
 KARPENTER = "karpenter.sh/disrupted"
@@ -60,6 +60,38 @@ class TestAnotherNodeMustBeLeft:
     def test_where_the_smaller_run_would_be_too_small_all_save_and_leave(self) -> None:
         here = wished(3, elastic=Elastic(min_replicas=3, max_replicas=4)).taint("n2", KARPENTER).settle()
         assert len(leaves(here.after(30).plan())) == 3
+
+
+class TestSinceWhen:
+    """Metrics tell a drain that waits for long from what came before it."""
+
+    def test_a_wish_that_becomes_an_order_counts_from_the_order(self) -> None:
+        here = wished(2)
+        assert here.intent is not None
+        assert here.intent.since < here.snapshot.now - timedelta(minutes=5)
+        here = here.taint("n1", KARPENTER).settle()
+        assert here.intent is not None
+        assert (here.intent.disruption, here.intent.since) == (Disruption.NODE_LEAVING, here.snapshot.now)
+        ordered = here.intent.since
+        here = here.after(5).settle()
+        assert here.intent is not None
+        assert here.intent.since == ordered
+
+    def test_a_node_that_leaves_as_the_job_grows_counts_from_its_own_signal(self) -> None:
+        elastic = Elastic(min_replicas=1, max_replicas=4, grow_timeout_seconds=3600)
+        there = (NodeView(name="n1"), NodeView(name="n2"), NodeView(name="n3"))
+        here = job(disruption=PATIENT, elastic=elastic).having(nodes=there).running(2)
+        here = here.spec(replicas=3).settle().after(1).settle().after(600).settle()
+        assert here.intent is not None
+        assert here.intent.disruption is Disruption.SIZE_CHANGE
+        here = here.taint("n1", KARPENTER).settle()
+        assert here.intent is not None
+        assert (here.intent.disruption, here.intent.since) == (Disruption.NODE_LEAVING, here.snapshot.now)
+
+    def test_a_member_that_is_deleted_after_a_wish_counts_from_its_deletion(self) -> None:
+        here = wished(2).deleted(0).settle()
+        assert here.intent is not None
+        assert (here.intent.disruption, here.intent.since) == (Disruption.MEMBER_DELETED, here.snapshot.now)
 
 
 class TestAScaleDown:

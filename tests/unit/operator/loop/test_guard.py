@@ -5,19 +5,24 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+import aiohttp
 import kopf
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestServer
+from kopf._cogs.clients import errors
 
 from perdure_operator.cluster.protocol import BUDGETS, JOBS, NODES, PODS, Json, Resource
 from perdure_operator.cluster.read.cache import Cache
 from perdure_operator.loop import guard, watch
 from perdure_operator.loop.queue import Queue
+from perdure_operator.serving.metrics.counted import Echoes
 from tests.unit.operator.cluster.test_decode import DEEPEST, PLACES, nested, stored, text_of
 
 SECONDS = 30.0
@@ -28,6 +33,8 @@ DISCOVERED = (
     Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", namespaced=False),
 )
 """kopf waits for the last two, whether it needs them or not."""
+GONE = "policy/v1beta1"
+"""A version that the operator does not need, of a group that it needs."""
 
 
 @dataclass
@@ -41,6 +48,12 @@ class FakeServer:
     """LISTs that are answered with something else than JSON."""
     refusals: dict[tuple[str, str], list[tuple[int, dict[str, str]]]] = field(default_factory=dict)
     """Status and headers that requests get, by the plural and one of list, continue, watch."""
+    discovery: list[tuple[int, dict[str, str]]] = field(default_factory=list)
+    """Status and headers that requests for discovery documents get first."""
+    absent: dict[str, int] = field(default_factory=dict)
+    """How often a request for the discovery document at this path finds none."""
+    asked: Counter[str] = field(default_factory=Counter)
+    """How often the discovery document at each path was asked for."""
     opened: list[str] = field(default_factory=list)
     """Plurals of the watches that were answered."""
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
@@ -48,7 +61,10 @@ class FakeServer:
     async def answer(self, request: web.Request) -> web.StreamResponse:
         path = request.path.removeprefix("/apis").removeprefix("/api").strip("/")
         if path.split("/")[-1] not in {resource.plural for resource in WATCHED}:
-            return _discovered(request.path, path)
+            self.asked[request.path] += 1
+            if self.asked[request.path] <= self.absent.get(request.path, 0):
+                return _refused(404, {})
+            return _refused(*self.discovery.pop(0)) if self.discovery else _discovered(request.path, path)
         verb = next((word for word in ("watch", "continue") if word in request.query), "list")
         plural = path.split("/")[-1]
         if refusals := self.refusals.get((plural, verb)):
@@ -107,10 +123,12 @@ def _discovered(full: str, path: str) -> web.Response:
 
 def _groups() -> web.Response:
     versions = {resource.group: resource.version for resource in DISCOVERED if resource.group}
-    groups = [
+    groups: list[Json] = [
         {"name": group, "versions": [{"version": version}], "preferredVersion": {"version": version}}
         for group, version in versions.items()
     ]
+    policy = next(group for group in groups if group["name"] == BUDGETS.group)
+    policy["versions"].append({"version": GONE.rpartition("/")[2]})
     return web.json_response({"groups": groups})
 
 
@@ -127,7 +145,7 @@ def _described(resource: Resource) -> Json:
 
 @asynccontextmanager
 async def watching(
-    server: FakeServer, slept: list[float] | None = None
+    server: FakeServer, slept: list[float] | None = None, echoes: Echoes | None = None
 ) -> AsyncIterator[Callable[[str], Awaitable[None]]]:
     """kopf on that server with the operator's own settings and handlers; yields a wait for a job.
 
@@ -140,8 +158,8 @@ async def watching(
         assert len(slept) < 50, "the watch never goes on"
 
     queue, registry, over = Queue(), kopf.OperatorRegistry(), asyncio.Event()
-    events = watch.Watch(Cache(), queue)
-    guard.install(events.take_in_or_log, **({} if slept is None else {"sleep": sleep}))
+    events = watch.Watch(Cache(), queue, echoes or Echoes())
+    guard.install(events.take_in_or_log, events.listed, **({} if slept is None else {"sleep": sleep}))
     watch.register(registry, events)
     handler = web.Server(cast(Any, server.answer), handler_cancellation=True)  # its own type names a private class
     runner = web.ServerRunner(handler, shutdown_timeout=0)
@@ -288,6 +306,83 @@ def test_a_request_of_any_watch_that_is_refused_costs_a_new_list(status: int, ve
     asyncio.run(scene())
 
 
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 429, 500, 503])
+def test_a_discovery_that_is_refused_is_repeated(status: int) -> None:
+    async def scene() -> None:
+        server = FakeServer(listed=[json.dumps(stored("first"))], discovery=[(status, {})] * 9)
+        async with watching(server, []) as seen:
+            await seen("first")
+
+    asyncio.run(scene())
+
+
+def test_a_version_that_is_gone_after_it_was_named_keeps_no_kind_from_being_watched() -> None:
+    async def scene() -> None:
+        server = FakeServer(listed=[json.dumps(stored("first"))], absent={f"/apis/{GONE}": 1000})
+        async with watching(server, []) as seen:
+            await seen("first")
+        assert server.asked[f"/apis/{GONE}"] == 5
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("path", ["/api", "/apis", *sorted({resource.root for resource in DISCOVERED})])
+def test_a_discovery_document_that_kopf_needs_is_asked_for_until_it_is_there(path: str) -> None:
+    async def scene() -> None:
+        server = FakeServer(listed=[json.dumps(stored("first"))], absent={path: 9})
+        async with watching(server, []) as seen:
+            await seen("first")
+        assert server.asked[path] == 10
+
+    asyncio.run(scene())
+
+
+def test_the_waits_of_discovery_obey_the_server() -> None:
+    slept: list[float] = []
+    refusals = [(429, {"Retry-After": "7"}), (503, {"Retry-After": "86400"})]
+
+    async def scene() -> None:
+        server = FakeServer(listed=[json.dumps(stored("first"))], discovery=refusals)
+        async with watching(server, slept) as seen:
+            await seen("first")
+
+    asyncio.run(scene())
+    assert sorted(slept) == [7, 60]  # two documents are asked for at once
+
+
+ASKED = {
+    "a number": ({"Retry-After": "7"}, "7"),
+    "a proxy's spelling": ({"retry-after": "7"}, "7"),
+    "a day": ({"Retry-After": "86400"}, "60"),
+    "more than a number holds": ({"Retry-After": "9" * 400}, "60"),
+    "a date": ({"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT"}, "0"),
+    "nothing": ({}, "0"),
+}
+
+
+@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize(("headers", "seconds"), ASKED.values(), ids=ASKED)
+def test_kopf_itself_waits_no_longer_than_a_minute_for_a_server_that_refuses(
+    status: int, headers: dict[str, str], seconds: str
+) -> None:
+    """kopf repeats a request by itself, and reads how long to wait from its error."""
+
+    async def refuse(_: web.Request) -> web.Response:
+        return _refused(status, headers)
+
+    async def scene() -> None:
+        guard.install(lambda *_: None, lambda _: None)
+        application = web.Application()
+        application.router.add_get("/", refuse)
+        async with TestServer(application) as server, aiohttp.ClientSession() as session:
+            response = await session.get(server.make_url("/"))
+            with pytest.raises(errors.APIError) as raised:
+                await errors.check_response(response)
+        assert raised.value.headers == {"Retry-After": seconds}
+
+    asyncio.run(scene())
+
+
 def test_a_new_login_closes_the_connections_of_all_watches_and_each_lists_again() -> None:
     async def scene() -> None:
         server = FakeServer()
@@ -323,6 +418,28 @@ def test_waits_between_lists_grow_until_a_watch_shows_something_and_obey_the_ser
     assert slept == [1, 2, 4, 8, 16, 32, 60, 60, 60, 30, 60]
 
 
+def test_writes_that_a_new_list_does_not_show_are_not_waited_for_any_more() -> None:
+    """The cluster's store was restored: they are gone, and versions are lower than those that were shown."""
+    job, echoes = ("ns", "first"), Echoes()
+
+    async def scene() -> None:
+        server = FakeServer(listed=[json.dumps(stored("first"))])
+        async with watching(server, echoes=echoes) as seen:
+            await seen("first")
+            echoes.showed(job, 2000)
+            echoes.wrote(job, 3000, 0.0)
+            server.listed = [json.dumps(stored("listed"))]
+            server.lines.put_nowait(LISTS_ANEW["410"])
+            await seen("listed")
+            server.lines.put_nowait(event(json.dumps(stored("after"))))
+            await seen("after")
+            assert echoes.oldest(100.0) == 0.0
+            echoes.wrote(job, 1000, 100.0)
+            assert echoes.oldest(200.0) == 100.0
+
+    asyncio.run(scene())
+
+
 def test_what_a_line_tells_is_taken_in_at_once_and_kopf_has_only_deletions_to_handle() -> None:
     taken: list[tuple[str, str, str]] = []
 
@@ -343,7 +460,10 @@ def test_an_event_that_cannot_be_taken_in_costs_itself(caplog: pytest.LogCapture
         def take_in(self, *_: object) -> None:
             raise ZeroDivisionError
 
-    assert guard.event(event(json.dumps(stored())), Faulty(Cache(), Queue()).take_in_or_log)["type"] == "BOOKMARK"
+    assert (
+        guard.event(event(json.dumps(stored())), Faulty(Cache(), Queue(), Echoes()).take_in_or_log)["type"]
+        == "BOOKMARK"
+    )
     assert "cannot be parsed and is ignored" in caplog.text
 
 

@@ -9,7 +9,7 @@ import logging
 import pytest
 
 from perdure.errors import UserError
-from perdure_operator.cluster.protocol import CRDS, Forbidden, Json, NotFound, Resource, Unavailable
+from perdure_operator.cluster.protocol import CRDS, ApiError, Forbidden, Json, NotFound, Resource, Unavailable
 from perdure_operator.loop import install
 from perdure_operator.schema import crd
 from tests.support.memory_cluster import MemoryCluster
@@ -86,16 +86,17 @@ def test_without_the_right_to_read_it_the_operator_goes_on(caplog: pytest.LogCap
 
 
 class Away(Api):
-    """A cluster whose API server answers nothing until `back` seconds of the test's clock have passed."""
+    """A cluster whose API server refuses until `back` seconds of the test's clock have passed."""
 
-    def __init__(self, back: float) -> None:
+    def __init__(self, back: float, refusal: ApiError | None = None) -> None:
         super().__init__(crd.crd())
         self.back, self.now = back, 0.0
+        self.refusal = refusal or Unavailable("connection refused")
         self.waits: list[float] = []
 
     async def list(self, resource: Resource, namespace: str | None = None, *, selector: str = "") -> list[Json]:
         if self.now < self.back:
-            raise Unavailable("connection refused")
+            raise self.refusal
         return await super().list(resource, namespace, selector=selector)
 
     async def sleep(self, seconds: float) -> None:
@@ -119,6 +120,26 @@ def test_the_start_ends_if_the_api_server_stays_away() -> None:
     with pytest.raises(UserError, match=r"cannot list trainingjobs: connection refused"):
         away.start()
     assert away.waits == [1, 2, 4, 8, 10, 10]
+
+
+def test_the_start_waits_for_an_api_server_that_knows_no_token_yet() -> None:
+    away = Away(back=6, refusal=ApiError("Unauthorized", status=401))
+    away.start()
+    assert away.waits == [1, 2, 4]
+
+
+def test_the_start_ends_with_a_token_that_is_not_accepted() -> None:
+    with pytest.raises(UserError, match=r"cannot list trainingjobs: Unauthorized"):
+        Away(back=3600, refusal=ApiError("Unauthorized", status=401)).start()
+
+
+def test_the_start_waits_for_as_long_as_the_api_server_asks_within_reason() -> None:
+    away = Away(back=6, refusal=Unavailable("too many requests", status=429, retry_after=7))
+    away.start()
+    assert away.waits == [7]
+    away = Away(back=6, refusal=Unavailable("too many requests", status=429, retry_after=300))
+    away.start()
+    assert away.waits == [10]
 
 
 def test_without_the_crd_the_operator_ends_with_what_to_do() -> None:

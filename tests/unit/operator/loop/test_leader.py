@@ -67,7 +67,9 @@ def test_a_resync_that_fails_is_repeated_and_ends_no_leader(error: Exception, ca
     assert last == "this process has released lease system/perdure-operator: another can lead at once"
 
 
-def test_a_resync_that_fails_again_waits_longer_and_as_long_as_the_server_asks() -> None:
+@pytest.mark.parametrize(("first", "waits"), [(True, [1, 2, 4, 30, 60, 15, 15]), (False, [1, 2, 4, 30, 60, 32, 60])])
+def test_a_resync_that_fails_again_waits_longer_and_as_long_as_the_server_asks(first: bool, waits: list[float]) -> None:
+    """Until the first has succeeded, the leader does nothing: it is not put off for a minute."""
     asked = [None, None, None, 30.0, 3600.0, None, None]
     cluster = FailsFirst(*(Unavailable("overloaded", retry_after=each) for each in asked))
     slept: list[float] = []
@@ -87,13 +89,41 @@ def test_a_resync_that_fails_again_waits_longer_and_as_long_as_the_server_asks()
             clocks=Clocks(sleep=sleep, chance=lambda: 0.5),
             settle=settled.set,
         )
+        if not first:
+            leader._look_at(set())
         resync = asyncio.create_task(leader._resync())
         async with asyncio.timeout(10):
             await settled.wait()
         resync.cancel()
 
     asyncio.run(scene())
-    assert slept[: len(asked)] == [1, 2, 4, 30, 60, 32, 60]
+    assert slept[: len(asked)] == waits
+
+
+def test_a_leader_that_cannot_list_one_kind_shows_that_it_does_nothing() -> None:
+    cluster = FailsFirst(*[Unavailable("no such right")] * 5)
+    shown: list[tuple[bool, bool]] = []
+
+    async def scene() -> None:
+        settled = asyncio.Event()
+
+        async def sleep(_: float) -> None:
+            if cluster.errors:
+                facts = leader.freeze({}).facts
+                shown.append((facts.leading, facts.synced))
+            await asyncio.sleep(0)
+
+        settings = LeaseSettings(namespace="system", seconds=15)
+        leader = Leader(cluster, settings, "one", workers=0, clocks=Clocks(sleep=sleep), settle=settled.set)
+        leader.start()
+        async with asyncio.timeout(10):
+            await settled.wait()
+        facts = leader.freeze({}).facts
+        await leader.stop()
+        assert (facts.leading, facts.synced) == (True, True)
+
+    asyncio.run(scene())
+    assert set(shown) == {(True, False)}
 
 
 def test_a_leader_whose_lease_another_has_taken_ends_and_says_so(caplog: pytest.LogCaptureFixture) -> None:

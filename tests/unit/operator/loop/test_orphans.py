@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from perdure_operator.cluster.protocol import BUDGETS, JOBS, REVISIONS, Json
+from perdure_operator.cluster.protocol import BUDGETS, JOBS, REVISIONS, Json, Resource, Unavailable
 from perdure_operator.cluster.write import manifests
+from tests.support.memory_cluster import MemoryCluster
 from tests.support.stage import KEY, Stage
 
 
@@ -111,6 +112,37 @@ def test_a_kept_template_goes_with_its_job_although_that_was_deleted_with_orphan
     stage.cluster.remove(JOBS, *KEY)
     stage.settle()
     assert asyncio.run(stage.cluster.list(REVISIONS)) == []
+
+
+class Overloaded(MemoryCluster):
+    """Refuses to read a job, once it is told to."""
+
+    refuses = False
+    refused = 0
+
+    async def get(self, resource: Resource, namespace: str | None, name: str) -> Json:
+        if self.refuses:
+            self.refused += 1
+            raise Unavailable("too many requests", status=429, retry_after=1)
+        return await super().get(resource, namespace, name)
+
+
+def test_an_api_server_that_asks_to_be_left_alone_is_left_alone_until_the_next_resync() -> None:
+    cluster = Overloaded()
+    stage = Stage(cluster)
+    stage.node("n1")
+    stage.apply()
+    stage.start()
+    stage.run_pods(["n1"])
+    stage.settle()
+    for resource in (BUDGETS, REVISIONS):
+        (raw,) = asyncio.run(cluster.list(resource))
+        cluster.change(resource, "ns", raw["metadata"]["name"], disown)
+    asyncio.run(stage.observer.sync())
+    stage.cache.drop(JOBS, KEY, since=stage.cache.mark())
+    cluster.refuses = True
+    asyncio.run(stage.orphans.sweep())
+    assert cluster.refused == 1
 
 
 def test_a_foreign_revision_stays_whatever_its_labels_say() -> None:

@@ -13,6 +13,7 @@ from perdure_operator.api.names import LABEL_UID
 from perdure_operator.cluster.protocol import BUDGETS, EVICTIONS, JOBS, NODES, PODS, Json, Resource
 from perdure_operator.loop import watch
 from perdure_operator.loop.queue import Queue
+from perdure_operator.serving.metrics.counted import Echoes
 from tests.support.raw import job
 from tests.support.stage import KEY, Stage
 from tests.unit.operator.cluster.read.test_observe import COMPLETED
@@ -142,7 +143,7 @@ def test_a_jobs_own_budget_concerns_it_alone() -> None:
 def test_our_own_write_coming_back_makes_nothing_due() -> None:
     made = stage()
     raw = asyncio.run(made.cluster.get(JOBS, *KEY))
-    watch.Watch(made.cache, made.queue).take_in(JOBS, "MODIFIED", raw)
+    watch.Watch(made.cache, made.queue, Echoes()).take_in(JOBS, "MODIFIED", raw)
     assert due(made) == []
 
 
@@ -161,7 +162,7 @@ def test_the_end_of_a_job_makes_those_due_that_wait_for_its_root(how: str) -> No
 
 def test_kopf_only_watches_and_leaves_nothing_behind() -> None:
     registry = kopf.OperatorRegistry()
-    watch.register(registry, watch.Watch(Stage().cache, Queue()))
+    watch.register(registry, watch.Watch(Stage().cache, Queue(), Echoes()))
     for resource in (JOBS, PODS, NODES, BUDGETS):
         assert registry._watching.has_handlers(_kopf(resource))
         for others in (registry._changing, registry._spawning, registry._indexing):
@@ -171,7 +172,7 @@ def test_kopf_only_watches_and_leaves_nothing_behind() -> None:
 def test_evictions_are_watched_only_where_they_are_served() -> None:
     for evictions in (False, True):
         registry = kopf.OperatorRegistry()
-        watch.register(registry, watch.Watch(Stage().cache, Queue()), evictions=evictions)
+        watch.register(registry, watch.Watch(Stage().cache, Queue(), Echoes()), evictions=evictions)
         assert registry._watching.has_handlers(_kopf(EVICTIONS)) is evictions
 
 

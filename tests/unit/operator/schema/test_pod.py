@@ -14,7 +14,7 @@ from perdure_operator.schema import crd, pod
 from perdure_operator.schema.template import template_schema
 from tests.unit.operator.schema.test_crd import nodes
 
-LIMIT = 200_000
+LIMIT = 220_000
 """Client-side apply puts the whole CRD into an annotation of at most 262,144 bytes."""
 
 

@@ -9,9 +9,21 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ed25519
 
 from perdure.errors import UserError
-from perdure_operator.serving.certificate import LIFE, LOOK_SECONDS, Contexts, FromFiles, SelfMade, make
+from perdure_operator.serving.certificate import (
+    LIFE,
+    LOOK_SECONDS,
+    Contexts,
+    FromFiles,
+    Given,
+    Maker,
+    Pair,
+    SelfMade,
+    make,
+)
 
 
 def seen(contexts: Contexts) -> bytes:
@@ -107,3 +119,93 @@ def test_files_that_cannot_be_used_leave_the_certificate_before_and_a_line(
 def test_a_start_with_files_that_cannot_be_used_is_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=f"{tmp_path}: tls.crt and tls.key"):
         FromFiles(tmp_path)
+
+
+HOST = "perdure-operator-reports.perdure-system.svc"
+
+
+def checked(contexts: Contexts, bundle: str, host: str = HOST, *, strict: bool = False) -> None:
+    """A handshake of a client that trusts this bundle alone. Raises SSLError if the server is another."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    trusting.load_verify_locations(cadata=bundle)
+    if strict:
+        trusting.verify_flags |= ssl.VERIFY_X509_STRICT
+    client = trusting.wrap_bio(to_client, to_server, server_hostname=host)
+    server = contexts.current().wrap_bio(to_server, to_client, server_side=True)
+    for _ in range(4):
+        for side in (client, server):
+            with suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+
+
+def signed_by(authority: Pair, host: str = HOST, ends: datetime | None = None) -> Given:
+    pair = Maker().signed(host, ends or datetime.now(UTC) + timedelta(days=1), authority)
+    return Given(pair.certificate, pair.key)
+
+
+def new_authority(ends: datetime | None = None) -> Pair:
+    return Maker().authority(Maker().name(), ends or datetime.now(UTC) + timedelta(days=1))
+
+
+@pytest.mark.parametrize("strict", [False, True], ids=["as members check", "as later Pythons check"])
+def test_a_server_is_known_by_the_authority_that_signed_its_certificate_and_by_no_other(*, strict: bool) -> None:
+    old, new = new_authority(), new_authority()
+    for one in (old, new):
+        checked(signed_by(one), old.certificate + new.certificate, strict=strict)
+    checked(signed_by(old), old.certificate, strict=strict)
+    with pytest.raises(ssl.SSLCertVerificationError, match=r"self-signed certificate|local issuer"):
+        checked(signed_by(new), old.certificate)
+    with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
+        checked(signed_by(old, "elsewhere.svc"), old.certificate)
+
+
+def test_a_certificate_and_an_authority_end_when_they_should() -> None:
+    past, authority = datetime.now(UTC) - timedelta(seconds=2), new_authority()
+    with pytest.raises(ssl.SSLCertVerificationError, match="expired"):
+        checked(signed_by(authority, ends=past), authority.certificate)
+    ended = new_authority(past)
+    with pytest.raises(ssl.SSLCertVerificationError, match="expired"):
+        checked(signed_by(ended), ended.certificate)
+
+
+def test_a_certificate_of_a_server_signs_nothing() -> None:
+    authority = new_authority()
+    server = Maker().signed(HOST, datetime.now(UTC) + timedelta(days=1), authority)
+    forged = Maker().signed(HOST, datetime.now(UTC) + timedelta(days=1), server)
+    with pytest.raises(ssl.SSLCertVerificationError):
+        checked(Given(forged.certificate + server.certificate, forged.key), authority.certificate)
+
+
+def test_a_pair_that_is_none_leaves_the_one_before() -> None:
+    authority = new_authority()
+    given = signed_by(authority)
+    first, other = seen(given), new_authority()
+    for certificate, key in ((other.certificate, authority.key), ("", ""), (other.certificate, "no key")):
+        with pytest.raises((ValueError, OSError)):
+            given.give(certificate, key)
+        assert seen(given) == first
+    given.give(other.certificate, other.key)
+    assert seen(given) == ssl.PEM_cert_to_DER_cert(other.certificate)
+
+
+@pytest.mark.parametrize("which", ["another authority's", "nothing", "with a password", "of another kind"])
+def test_an_authority_with_a_wrong_key_signs_nothing(which: str) -> None:
+    authority, other = new_authority(), new_authority()
+    locked = serialization.load_pem_private_key(authority.key.encode(), None).private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"x")
+    )
+    pkcs8 = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    keys = {
+        "another authority's": other.key,
+        "nothing": "",
+        "with a password": locked.decode(),
+        "of another kind": ed25519.Ed25519PrivateKey.generate().private_bytes(*pkcs8).decode(),
+    }
+    with pytest.raises(ValueError):  # noqa: PT011 - cryptography's own, or ours
+        signed_by(Pair(authority.certificate, keys[which]))
+
+
+def test_a_pair_shows_no_key() -> None:
+    authority = new_authority()
+    assert authority.key.splitlines()[1] not in repr(authority)

@@ -65,6 +65,31 @@ def moving_again(**spec: Any) -> Stage:
     return stage
 
 
+def eventful(**spec: Any) -> Stage:
+    """That job after that move, a save, the death of a member without notice an hour later, and its end."""
+    stage = moving_again(**spec)
+    stage.run_pods(["n2"])
+    stage.wait(1)
+    went = (HandoverRecord(3, HandoverWord.GO, parts={"pause": 0.09}),)
+    saved = CommitRef(seq=40, step=8700)
+    ended = Outcome(ExitKind.HANDED_OVER, 2, 0, 8712, commit=saved, opened=3, handovers=went)
+    stage.end_pod(stage.names()[0], write_outcome(ended))
+    stage.settle()
+    stage.cluster.change(NODES, "", "n1", lambda raw: raw["spec"].update(unschedulable=False))
+    stage.wait(3600)
+    dead, left = stage.names()
+    stage.end_pod(dead, "", exit_code=137)
+    stage.settle()
+    stage.wait(2)
+    lost = Outcome(ExitKind.PEER_LOST, 3, 1, 61230, commit=CommitRef(seq=210, step=61200), opened=3)
+    stage.end_pod(left, write_outcome(lost), exit_code=1)
+    stage.settle()
+    for _ in range(6):
+        stage.wait(5)
+        stage.run_pods(["n1", "n3"])
+    return stage
+
+
 def seen(stage: Stage) -> JobSeen:
     """As the command reads it."""
     return read(stage, asyncio.run(stage.cluster.get(JOBS, *KEY)))

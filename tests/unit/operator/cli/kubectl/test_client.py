@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
-from contextlib import redirect_stderr
+from contextlib import aclosing, redirect_stderr
 from pathlib import Path
 
 import pytest
 
+from perdure_operator.api.default_signals import VACATE_ANNOTATION
 from perdure_operator.cli.kubectl import client, command, reading
 from perdure_operator.cli.kubectl.client import Kubectl, KubectlFailed, RefusalFilter
 from perdure_operator.cluster.protocol import EVENTS, JOBS, NODES, ApiError, Forbidden
@@ -267,3 +271,182 @@ def test_a_job_is_shown_without_the_pods_that_cannot_be_read(
     assert said.err.startswith(f"Warning: {warning}")
     assert said.err.count("\n") == 1
     assert "team/a" in said.out
+
+
+def test_lines_come_while_kubectl_still_writes_however_they_are_cut(fake: Fake, tmp_path: Path) -> None:
+    go_on = tmp_path / "go-on"
+    os.mkfifo(go_on)
+    fake(f"printf 'a\\n\\nb'; read word <'{go_on}'; printf 'c\\nd'")
+
+    async def read() -> list[str]:
+        found = list[str]()
+        async with asyncio.timeout(60), aclosing(Kubectl().lines("/log")) as lines:
+            async for line in lines:
+                found.append(line)
+                if len(found) == 2:
+                    go_on.write_text("on\n")
+        return found
+
+    assert asyncio.run(read()) == ["a", "", "bc", "d"]
+
+
+@pytest.mark.parametrize(
+    ("ends", "error"),
+    [
+        ("echo 'Error from server (Forbidden): no' >&2; exit 1", Forbidden),
+        ("echo 'error: cut' >&2; exit 1", KubectlFailed),
+    ],
+)
+def test_an_answer_of_lines_that_ends_badly_is_an_error_behind_its_lines(
+    ends: str, error: type[Exception], fake: Fake
+) -> None:
+    fake(f"echo a; {ends}")
+    found = list[str]()
+
+    async def read() -> None:
+        async for line in Kubectl().lines("/log"):
+            found.append(line)
+
+    with pytest.raises(error):
+        asyncio.run(read())
+    assert found == ["a"]
+
+
+def test_an_annotation_is_written_only_to_the_version_that_was_read(fake: Fake) -> None:
+    calls = fake("")
+    asyncio.run(Kubectl(["--as=who"]).annotate(JOBS, "team", "a", {"k": "v w"}, version="7"))
+    assert calls.read_text().splitlines() == [
+        *("patch", "trainingjobs.perdure.dev", "a", "--namespace=team", "--type=merge"),
+        '--patch={"metadata": {"resourceVersion": "7", "annotations": {"k": "v w"}}}',
+        *("--field-manager=kubectl-perdure", "--as=who"),
+    ]
+
+
+MINE = '{"metadata": {"name": "a", "namespace": "team", "uid": "u", "resourceVersion": "$(wc -l <CALLS)"}}'
+OWNER = '"ownerReferences": [{"uid": "u", "controller": true}]'
+ITS_POD = f'{{"metadata": {{"name": "p", "namespace": "team", "uid": "v", {OWNER}}}, "spec": {{"nodeName": "n1"}}}}'
+
+
+def _cluster(fake: Fake, tmp_path: Path, patch: str) -> Path:
+    mine = MINE.replace("CALLS", f"'{tmp_path / 'calls'}'").replace('"', '\\"').replace('\\"$', '\\"$')
+    pods = f"echo '{{\"items\": [{ITS_POD}]}}'"
+    return fake(f'case "$1 $3" in patch*) {patch};; *pods*) {pods};; *) echo "{mine}";; esac')
+
+
+def test_a_job_that_others_write_meanwhile_is_read_again(
+    fake: Fake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refused, once = "echo 'Error from server (Conflict): the object has been modified' >&2", tmp_path / "once"
+    calls = _cluster(fake, tmp_path, f"[ -e '{once}' ] || {{ : >'{once}'; {refused}; exit 1; }}")
+    assert command.main(["move", "a", "--off", "n1", "-n", "team"]) == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    assert "team" in said.out
+    patches = [line for line in calls.read_text().splitlines() if line.startswith("--patch=")]
+    assert len(set(patches)) == 2  # the second names the version that was read again
+
+
+def test_a_refused_move_is_told_in_kubectls_words(
+    fake: Fake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = 'Error from server (Forbidden): trainingjobs.perdure.dev "a" is forbidden: User "x" cannot patch'
+    _cluster(fake, tmp_path, f"echo '{words}' >&2; exit 1")
+    assert command.main(["move", "a", "--off", "node/n1", "-n", "team"]) == 1
+    assert capsys.readouterr() == ("", f"{words}\n")
+
+
+def test_a_job_that_is_not_there_is_not_asked_to_leave(
+    fake: Fake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls = _cluster(fake, tmp_path, "exit 9")
+    assert command.main(["move", "a", "--off", "n2", "-n", "team"]) == 1
+    assert capsys.readouterr().err == "error: team/a has no pod on n2\n"
+    assert "patch" not in calls.read_text()
+
+
+def _jobs(fake: Fake, vacate: dict[str, str], patch: str = "") -> Path:
+    """Of each name a job in the namespace team with that annotation and a pod on n1; `patch` has its name as $2."""
+    jobs, pods = list[str](), list[str]()
+    for name, value in vacate.items():
+        meta = f'"name": "{name}", "namespace": "team", "uid": "{name}", "resourceVersion": "7"'
+        jobs.append(f'{{"metadata": {{{meta}, "annotations": {{"{VACATE_ANNOTATION}": "{value}"}}}}}}')
+        pods.append(ITS_POD.replace('"p"', f'"{name}-0"').replace('"u"', f'"{name}"').replace('"v"', f'"{name}-v"'))
+    each = " ".join(f"*trainingjobs/{name}) echo '{job}';;" for name, job in zip(vacate, jobs, strict=True))
+    listed = (f"""echo '{{"items": [{", ".join(many)}]}}'""" for many in (pods, jobs))
+    return fake('case "$1 $3" in patch*) shift; {};; {} *pods*) {};; *) {};; esac'.format(patch or ":", each, *listed))
+
+
+def _patches(calls: Path) -> list[str]:
+    return [line.partition("=")[2] for line in calls.read_text().splitlines() if line.startswith("--patch=")]
+
+
+def test_of_several_jobs_one_that_cannot_be_asked_does_not_stop_the_others(
+    fake: Fake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second is refused as it is to move all of it; the first fails in kubectl, the third in the API server."""
+    fails = "echo no route >&2; exit 9"
+    forbids = "echo 'Error from server (Forbidden): no' >&2; exit 1"
+    jobs = {"a": "", "b": "true", "c": "", "d": ""}
+    calls = _jobs(fake, jobs, f"case $2 in a) {fails};; c) {forbids};; esac")
+    assert command.main(["move", "--off", "n1", "-n", "team"]) == 1
+    said = capsys.readouterr()
+    assert "Warning: team/a was not asked to leave: kubectl has ended with exit status 9\n" in said.err
+    assert "Warning: team/b has the annotation perdure.dev/vacate=true" in said.err
+    assert "Warning: team/c was not asked to leave: Error from server (Forbidden): no\n" in said.err
+    assert len(_patches(calls)) == 3
+    assert [line.split()[1] for line in said.out.splitlines() if line.startswith("team")] == ["d"]
+
+
+def test_what_was_asked_is_shown_also_if_the_rest_is_cut_short(fake: Fake) -> None:
+    _jobs(fake, {"a": "", "b": ""}, "[ $2 = a ] || { kill -INT $PPID; exec sleep 60; }")
+    code = "import sys; from perdure_operator.cli.kubectl import command; sys.exit(command.main(sys.argv[1:]))"
+    words = ("move", "--off", "n1", "-n", "team")
+    done = subprocess.run([sys.executable, "-c", code, *words], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (command.KILLED_BY_SIGINT, "")
+    assert [line.split()[1] for line in done.stdout.splitlines() if line.startswith("team")] == ["a"]
+
+
+def test_a_withdrawal_takes_these_nodes_from_what_each_job_is_asked(
+    fake: Fake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls = _jobs(fake, {"a": "n1", "b": "n3", "c": "n3,n1,n2"})
+    assert command.main(["move", "--withdraw", "--off", "n1", "--off=node/n2", "-A", "--json"]) == 0
+    written = json.loads(capsys.readouterr().out)["items"]
+    assert [(one["name"], one["nodes"], one["vacate"]) for one in written] == [
+        ("a", ["n1"], ""),
+        ("c", ["n1", "n2"], "n3"),
+    ]
+    left = [json.loads(one)["metadata"] for one in _patches(calls)]
+    assert [one["annotations"] for one in left] == [{VACATE_ANNOTATION: None}, {VACATE_ANNOTATION: "n3"}]
+    assert {one["resourceVersion"] for one in left} == {"7"}
+
+
+def test_one_job_is_asked_no_more_to_leave(fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
+    calls = _jobs(fake, {"a": "n1,n3", "b": "n1"})
+    assert command.main(["move", "a", "--withdraw", "--off", "n1", "-n", "team"]) == 0
+    assert "STILL LEAVES" in capsys.readouterr().out
+    assert len(_patches(calls)) == 1
+    assert command.main(["move", "a", "--withdraw", "--off", "n2", "-n", "team"]) == 1
+    assert capsys.readouterr().err.startswith("error: team/a is not asked to leave n2")
+    assert len(_patches(calls)) == 1
+
+
+def test_where_no_job_is_there_json_is_still_json(fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
+    _jobs(fake, {"a": ""})
+    assert command.main(["move", "--off", "n2", "-n", "team", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"items": []}
+    assert command.main(["move", "--off", "n2", "-n", "team", "--json", "--dry-run"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"requests": [], "moves": []}
+    assert command.main(["move", "--withdraw", "--off", "n2", "-n", "team"]) == 0
+    assert capsys.readouterr().err == "No training job in team namespace is asked to leave n2.\n"
+
+
+def test_a_command_that_is_printed_is_for_the_same_cluster_and_user_without_a_secret(
+    fake: Fake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _jobs(fake, {"a": ""})
+    flags = ["--context=prod", "--as-group=x", "--as-group=y", "--token=secret"]
+    assert command.main(["move", "--off", "n1", "-n", "team", *flags]) == 0
+    printed = capsys.readouterr().out
+    assert "move a --withdraw --off n1 -n team --context=prod --as-group=x --as-group=y\n" in printed
+    assert "secret" not in printed

@@ -6,12 +6,15 @@ import asyncio
 import io
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from perdure_operator.api import names
-from perdure_operator.cli.kubectl import timeline, what_if
+from perdure_operator.api.status import TrainingProgress
+from perdure_operator.cli.kubectl import timeline, top, what_if
 from perdure_operator.cli.kubectl.job import summary
 from perdure_operator.cli.kubectl.page import Page
 from perdure_operator.cli.kubectl.screen import draw
@@ -36,6 +39,26 @@ def status_of_one() -> tuple[Page, str]:
     return page_of_job(job_page(told), told.now), told.record.uid
 
 
+def top_of_all() -> tuple[Page, str]:
+    told = seen(moved())
+    run = told.status.current.run if told.status.current else 0
+    heard = TrainingProgress(
+        run=run,
+        step=1204,
+        percent=31,
+        remaining_seconds=2400,
+        samples_per_second=211.4,
+        seconds_per_step=0.303,
+        own_percent=45,
+        data_wait_percent=3,
+        save_stall_seconds=0.02,
+        observed_at=told.now - timedelta(seconds=12),
+    )
+    status = told.status.model_copy(update={"progress": heard})
+    reports = replace(told, record=replace(told.record, status=status))
+    return top.page([top.pace(reports)], told.now, namespaces=False), told.record.uid
+
+
 def what_if_drained() -> tuple[Page, str]:
     stage = moved()
     snapshot = asyncio.run(stage.observer.observe(KEY))
@@ -54,6 +77,7 @@ RULES = what_if.Rules("those of ConfigMap perdure-system/perdure-operator-signal
 PRINTED: Mapping[str, Callable[[], tuple[Page, str]]] = {
     "kubectl perdure status": status_of_all,
     "kubectl perdure status digits": status_of_one,
+    "kubectl perdure top --once": top_of_all,
     "kubectl perdure what-if drain n3": what_if_drained,
     "kubectl perdure timeline digits": timeline_of_one,
 }

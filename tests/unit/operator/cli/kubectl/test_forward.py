@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
+from perdure_operator.api.default_signals import VACATE_ANNOTATION
+from perdure_operator.api.signal_rows import SignalSource
 from perdure_operator.api.status import Takeover
-from perdure_operator.cli.kubectl.forward import How, Outlook, drained, play
+from perdure_operator.cli.kubectl.forward import How, Outlook, asked_to_leave, drained, play
+from perdure_operator.cluster.protocol import JOBS as TRAINING_JOBS
 from perdure_operator.cluster.protocol import PODS
 from perdure_operator.decide import Stage as JobStage
 from perdure_operator.decide import stage_of
@@ -40,6 +43,11 @@ def really(stage: Stage, nodes: list[str], *, room: bool) -> tuple[How, int]:
     """How the operator moves the job off these nodes, and the size of the run that goes on."""
     for one in nodes:
         stage.cordon(one)
+    return goes_on(stage, room=room)
+
+
+def goes_on(stage: Stage, *, room: bool) -> tuple[How, int]:
+    """How the job goes on, and the size of its next run."""
     stage.settle()
     run = stage.status().run
     for _ in range(40):
@@ -67,6 +75,26 @@ def test_the_operator_does_what_was_foreseen(spec: dict[str, Any], room: bool, n
     foreseen = play(drained(observed(stage), nodes), room=room)
     stage.node("n4")
     assert (foreseen.how, foreseen.size) == really(stage, nodes, room=room)
+
+
+IGNORES_USERS = {"ignores its users": {"disruption": PATIENT | {"signals": {"vacate-job": "Ignore"}}}}
+
+
+@pytest.mark.parametrize("room", [True, False], ids=["room", "no room"])
+@pytest.mark.parametrize("spec", (JOBS | IGNORES_USERS).values(), ids=JOBS | IGNORES_USERS)
+def test_the_operator_does_what_was_foreseen_of_a_request_of_a_user(spec: dict[str, Any], room: bool) -> None:
+    stage = training(**spec)
+    foreseen = play(asked_to_leave(observed(stage), "n2"), room=room, by=SignalSource.JOB)
+    stage.node("n4")
+    annotations = {VACATE_ANNOTATION: "n2"}
+    stage.cluster.change(TRAINING_JOBS, *KEY, lambda raw: raw["metadata"].update(annotations=annotations))
+    assert (foreseen.how, foreseen.size) == goes_on(stage, room=room)
+
+
+def test_a_job_that_ignores_requests_of_its_users_is_told_so() -> None:
+    stage = training(**IGNORES_USERS["ignores its users"])
+    seen = play(asked_to_leave(observed(stage), "n2"), room=True, by=SignalSource.JOB)
+    assert seen.why == "its reaction to the annotation perdure.dev/vacate is Ignore"
 
 
 def told(stage: Stage, node: str, *, room: bool = True) -> Outlook:

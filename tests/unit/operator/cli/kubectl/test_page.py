@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from perdure_operator.cli.kubectl.page import ago, clock, deadline, duration, first_part, printable
+from perdure_operator.cli.kubectl.page import ago, clock, deadline, duration, first_part, printable, printable_line
 from tests.support.raw import NOW
 
 
@@ -23,6 +23,20 @@ from tests.support.raw import NOW
 )
 def test_a_text_has_nothing_that_a_terminal_obeys(text: str, shown: str) -> None:
     assert printable(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("  File\t x ", "  File\t x "),
+        ("\x1b[1;31mred\x1b[0m \x1b]0;title\x07y \x1b(B", "red y (B"),
+        ("10%\r50%\r100%\r", "100%"),
+        ("windows\r", "windows"),
+        ("turned \u202earound \x9b2J\x00", "turned around 2J"),
+    ],
+)
+def test_a_line_of_a_program_keeps_its_spaces_and_of_what_was_overwritten_the_last(line: str, shown: str) -> None:
+    assert printable_line(line) == shown
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import io
+import signal
+import subprocess
+import sys
 
 import pytest
 
 from perdure_operator.cli.kubectl.page import Facts, Page, Table
-from perdure_operator.cli.kubectl.screen import draw
+from perdure_operator.cli.kubectl.screen import LiveScreen, cut, draw, fitting
 
 NARROW = 100
 
@@ -61,3 +64,51 @@ def test_a_pipe_gets_each_row_in_one_line_with_all_of_its_text(monkeypatch: pyte
 def test_columns_without_any_text_and_tables_without_rows_are_left_out() -> None:
     page = (Table(("A", "B"), (("1", ""), ("2", ""))), Table(("C",), (), title="none"), "end")
     assert drawn(page) == drawn(page, None) == "A\n1\n2\n\nend\n"
+
+
+def test_a_live_screen_shows_each_page_in_place_and_gives_the_terminal_back() -> None:
+    out, sizes = io.StringIO(), [(40, 10), (3, 2)]
+    with LiveScreen(out, lambda: sizes.pop(0)) as screen:
+        screen.show(("first",))
+        first = out.getvalue()
+        screen.show((Table(("A",), (("longer",), ("b",), ("c",))),))
+    assert first == "\x1b[?1049h\x1b[?25l\x1b[Hfirst\x1b[K\x1b[J"
+    assert out.getvalue() == f"{first}\x1b[HA\x1b[K\r\n3 m\x1b[K\x1b[J\x1b[?25h\x1b[?1049l"
+
+
+def test_a_terminal_is_given_back_after_an_error() -> None:
+    out = io.StringIO()
+    with pytest.raises(ValueError, match="x"), LiveScreen(out):
+        raise ValueError("x")
+    assert out.getvalue().endswith("\x1b[?25h\x1b[?1049l")
+
+
+def test_a_terminal_is_given_back_to_who_ends_it_by_a_signal() -> None:
+    code = """if True:
+        import asyncio, os, signal, sys
+        from perdure_operator.cli.kubectl.screen import LiveScreen, ended_by
+        async def shown():
+            with LiveScreen(sys.stdout), ended_by(signal.SIGTERM):
+                os.kill(os.getpid(), signal.SIGTERM)
+                await asyncio.Event().wait()
+        try:
+            asyncio.run(shown())
+        except asyncio.CancelledError:
+            os.kill(os.getpid(), signal.SIGTERM)
+    """
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (-signal.SIGTERM, "")
+    assert done.stdout.endswith("\x1b[?25h\x1b[?1049l")
+
+
+@pytest.mark.parametrize(
+    ("rows", "shown"),
+    [(3, ["a", "b", "c"]), (2, ["a", "2 more lines: see --once"]), (1, ["3 more lines: see --once"])],
+)
+def test_what_does_not_fit_is_counted(rows: int, shown: list[str]) -> None:
+    assert fitting(["a", "b", "c"], rows) == shown
+
+
+@pytest.mark.parametrize(("line", "shown"), [("abc", "abc"), ("abcd", "abc"), ("漢字", "漢 ")])
+def test_a_line_is_cut_by_what_its_characters_take(line: str, shown: str) -> None:
+    assert cut(line, 3) == shown

@@ -7,16 +7,35 @@ import io
 import json
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from perdure.wire import CommitRef, ExitKind, Outcome, write_outcome
 from perdure_operator.api.reasons import ConditionType
-from perdure_operator.api.status import Condition, HistoryEntry, LastSave, Phase, TrainingProgress
+from perdure_operator.api.status import (
+    Condition,
+    HistoryEntry,
+    LastSave,
+    MoveAct,
+    OpenAccount,
+    Phase,
+    SecondsSpent,
+    Straggler,
+    TimeAccount,
+    TrainingProgress,
+)
 from perdure_operator.cli.kubectl.job import JobSeen, SavedStep, _until, saved_step, summary
 from perdure_operator.cli.kubectl.page import Table
 from perdure_operator.cli.kubectl.screen import draw
-from perdure_operator.cli.kubectl.status_page import _by_rank, job_page, page_of_job, pod_state, table_of_jobs
+from perdure_operator.cli.kubectl.status_page import (
+    _by_rank,
+    _conditions,
+    job_page,
+    page_of_job,
+    pod_state,
+    table_of_jobs,
+)
 from perdure_operator.cluster.protocol import JOBS
 from perdure_operator.state.snapshot import PodView, Terminated
 from tests.support.raw import NOW, job
@@ -118,6 +137,78 @@ def test_what_a_death_cost_an_earlier_run_is_not_shown() -> None:
     progress = TrainingProgress(run=0, step=9, death_costs="no finished step", observed_at=told.now)
     status = told.status.model_copy(update={"progress": progress})
     assert "A death costs" not in shown(replace(told, record=replace(told.record, status=status)))
+
+
+def test_whether_members_can_change_live_and_how_long_a_save_takes_is_shown_as_rank_0_reports_it() -> None:
+    told = seen(training())
+
+    def page(after: float = 0.0, **fields: Any) -> str:
+        status = told.status.model_copy(
+            update={"progress": TrainingProgress(run=1, step=9, observed_at=told.now, **fields)}
+        )
+        record = replace(told.record, status=status)
+        return " ".join(shown(replace(told, record=record, now=told.now + timedelta(seconds=after))).split())
+
+    refuses: dict[str, Any] = {
+        "live": False,
+        "live_why": "a DeviceMesh of the script's own",
+        "required_grace_seconds": 13,
+    }
+    assert "Moves live no: a DeviceMesh of the script's own, as its rank 0 reports" in page(**refuses)
+    assert "A save takes about 13s, as its rank 0 reports" in page(**refuses)
+    assert "Moves live yes, as its rank 0 reports" in page(live=True)
+    assert "Moves live no, as its rank 0 reports" in page(live=False)
+    for page_of in (page(), page(181, **refuses)):
+        assert "Moves live" not in page_of
+        assert "A save takes" not in page_of
+
+
+def test_the_scripts_values_are_shown_as_long_as_rank_0_is_heard() -> None:
+    told = seen(training())
+    progress = TrainingProgress(run=1, step=9, observed_at=told.now, values={"loss": 0.25, "accuracy": 0.93})
+    told = replace(told, record=replace(told.record, status=told.status.model_copy(update={"progress": progress})))
+    assert "Values accuracy 0.93, loss 0.25, as its rank 0 reports" in " ".join(shown(told).split())
+    assert "Values" not in shown(replace(told, now=told.now + timedelta(seconds=181)))
+
+
+@pytest.mark.parametrize(
+    ("fields", "line"),
+    [
+        ({"handover_act": MoveAct.CONNECTING}, "Hand-over it trains on, while old and new members connect"),
+        ({"handover_act": MoveAct.MOVING}, "Hand-over its ranks stand, and their state goes to the new members"),
+        ({"handover_act": MoveAct.VOTING}, "Hand-over its ranks stand and have voted: the log decides"),
+        ({"data_wait_percent": 12}, "Waits for data 12 % of each step"),
+        ({"batch": 512}, "Batch 512 samples in a step"),
+        (
+            {"batch": 512, "efficiency_percent": 89},
+            "Batch 512 samples in a step, of which each wins 89 % of its best",
+        ),
+        ({"save_stall_seconds": 0.412}, "A save stops it for 0.41s"),
+    ],
+    ids=["connects", "moves", "votes", "waits for data", "batch", "efficiency", "save"],
+)
+def test_what_rank_0_is_at_is_shown_as_long_as_it_is_heard(fields: dict[str, Any], line: str) -> None:
+    told = seen(training())
+    progress = TrainingProgress(run=1, step=9, observed_at=told.now, **fields)
+    told = replace(told, record=replace(told.record, status=told.status.model_copy(update={"progress": progress})))
+    assert f"{line}, as its rank 0 reports" in " ".join(shown(told).split())
+    assert line not in " ".join(shown(replace(told, now=told.now + timedelta(seconds=181))).split())
+
+
+def test_a_member_that_holds_up_the_others_is_named_as_long_as_that_is_new() -> None:
+    told = seen(training())
+    one = Straggler(name="digits-1", node="n2", rank=1, own_percent=83, others_percent=45, since=told.now)
+
+    def page(*, named: bool, after: float = 0.0) -> str:
+        slow = one.model_copy(update={"named": named})
+        progress = TrainingProgress(run=1, step=9, stragglers=(slow,), observed_at=told.now)
+        status = told.status.model_copy(update={"progress": progress})
+        record = replace(told.record, status=status)
+        return shown(replace(told, record=record, now=told.now + timedelta(seconds=after)))
+
+    assert "Straggler  rank 1 (digits-1 on n2) holds up the others since" in page(named=True)
+    assert "Straggler" not in page(named=False)
+    assert "Straggler" not in page(named=True, after=181)
 
 
 def test_until_is_a_time_that_the_message_names_as_the_end() -> None:
@@ -272,3 +363,35 @@ def test_a_suspended_job_is_called_so() -> None:
     told = seen(stage)
     assert summary(told).stage == "Suspended"
     assert "CONDITION" not in shown(told)  # suspended is what somebody wants
+
+
+@pytest.mark.parametrize("kind", ["Progressing", "StorageReachable", "CheckpointFresh", "Saved", "Protected"])
+def test_a_condition_is_shown_unless_it_is_as_it_should_be(kind: str) -> None:
+    for status, count in (("False", 1), ("Unknown", 1), ("True", 0)):
+        one = Condition(type=kind, status=status, reason="Why", message="what to do", last_transition_time=NOW)
+        assert len(_conditions([one]).rows) == count, status
+
+
+@pytest.mark.parametrize("kind", ["HandingOver", "Failed"])
+def test_a_condition_that_tells_of_trouble_is_shown_while_it_is_true(kind: str) -> None:
+    for status, count in (("False", 0), ("True", 1)):
+        one = Condition(type=kind, status=status, reason="Why", message="what to do", last_transition_time=NOW)
+        assert len(_conditions([one]).rows) == count, status
+
+
+def test_where_the_jobs_time_went_is_told_with_the_largest_losses_first() -> None:
+    told = seen(training())
+
+    def page(account: TimeAccount | None) -> str:
+        status = told.status.model_copy(update={"time_account": account})
+        return " ".join(shown(replace(told, record=replace(told.record, status=status))).split())
+
+    spent = SecondsSpent(productive=1010.0, nodes=20.0, save=50.0, handover=30.0, hang=0.4)
+    account = TimeAccount(spent=spent, open=OpenAccount(run=1, unsaved=100.0, unfinished=4.6))
+    assert "Goodput 81.6 % of the time, 15m; lost: save 50s, hand-over 30s, nodes 20s; 105s not decided yet" in page(
+        account
+    )
+    good = TimeAccount(spent=SecondsSpent(productive=60.0), open=OpenAccount(run=1))
+    assert "Goodput 100.0 % of the time, 60s Now" in page(good)
+    assert "Goodput" not in page(TimeAccount(spent=SecondsSpent(nodes=60.0)))
+    assert "Goodput" not in page(None)

@@ -10,14 +10,30 @@ from typing import Any
 
 from perdure.wire import ExitKind, Outcome, write_outcome
 from perdure_operator.api.reasons import REASONS, Reason
-from perdure_operator.api.status import EarlierTakeovers, HistoryEntry, Takeover, TrainingJobStatus
+from perdure_operator.api.status import (
+    Condition,
+    EarlierTakeovers,
+    HistoryEntry,
+    LastSave,
+    Takeover,
+    TrainingJobStatus,
+)
 from perdure_operator.cli.kubectl.page import Page
 from perdure_operator.cli.kubectl.screen import draw
-from perdure_operator.cli.kubectl.timeline import Timeline, explain, page, page_of_meanings, timeline, totals
+from perdure_operator.cli.kubectl.timeline import (
+    EntryKind,
+    RunSpan,
+    Timeline,
+    explain,
+    page,
+    page_of_meanings,
+    timeline,
+    totals,
+)
 from perdure_operator.cluster.protocol import EVENTS
 from tests.support.raw import NOW
 from tests.support.stage import Stage
-from tests.unit.operator.cli.kubectl.seen import cordoned, moved, seen
+from tests.unit.operator.cli.kubectl.seen import cordoned, eventful, moved, seen
 
 
 def told(stage: Stage) -> Timeline:
@@ -69,6 +85,53 @@ def test_runs_that_history_no_longer_lists_count_in_the_sums() -> None:
     now = (HistoryEntry(run=30, size=2, how=Takeover.LIVE, pause=0.5), HistoryEntry(run=31, size=2, how=Takeover.LIVE))
     found = totals(TrainingJobStatus(earlier_takeovers=before, history=now, steps_lost=9))
     assert (found.live, found.in_place, found.recreate, found.pauses, found.steps_lost) == (22, 3, 1, 0.5, 9)
+
+
+def test_a_run_lasts_until_the_next_one_and_the_last_one_is_on() -> None:
+    stage = moved()
+    first, second = told(stage).runs
+    assert (first.ended, first.on, second.ended, second.on) == (second.began, False, None, True)
+    assert (second.how, second.size, second.pause, second.cause) == (Takeover.LIVE, 2, 0.06, "node n2 is cordoned")
+
+
+def test_nobody_knows_when_a_run_ended_before_a_suspension_or_when_no_run_is_on() -> None:
+    again = HistoryEntry(run=3, size=2, how=Takeover.START, time=NOW + timedelta(days=1))
+    status = seen(moved()).status
+    suspended = status.model_copy(update={"history": (*status.history, again), "current": None})
+    assert [(one.ended, one.on) for one in runs_of(suspended)[1:]] == [(None, False), (None, False)]
+
+
+def test_the_last_run_of_a_job_that_is_over_ended_with_it() -> None:
+    status = seen(moved()).status
+    over = Condition(
+        type="Failed",
+        status="True",
+        reason="TooManyCodeFailures",
+        message="it raised",
+        last_transition_time=NOW + timedelta(hours=1),
+    )
+    failed = status.model_copy(update={"conditions": (*status.conditions, over)})
+    last = runs_of(failed)[-1]
+    assert (last.ended, last.on) == (NOW + timedelta(hours=1), False)
+
+
+def runs_of(status: TrainingJobStatus) -> tuple[RunSpan, ...]:
+    job = seen(moved())
+    return timeline(replace(job, record=replace(job.record, status=status)), []).runs
+
+
+def test_a_save_is_told_once_with_the_earliest_time_at_which_it_was_known() -> None:
+    stage = eventful()
+    assert [(one.step, one.time) for one in told(stage).entries if one.kind is EntryKind.SAVE] == [
+        (61200, told(stage).runs[-1].began)
+    ]
+    before, after = stage.now - timedelta(hours=3), stage.now
+    job = seen(stage)
+    for last, expected in ((61200, {61200: before}), (61300, {61200: told(stage).runs[-1].began, 61300: before})):
+        save = LastSave(step=last, time=before, observed_at=after)
+        status = job.status.model_copy(update={"last_save": save})
+        story = timeline(replace(job, record=replace(job.record, status=status)), [])
+        assert {one.step: one.time for one in story.entries if one.kind is EntryKind.SAVE} == expected
 
 
 def test_an_event_without_a_time_is_left_out_and_a_hostile_one_shows_no_controls() -> None:

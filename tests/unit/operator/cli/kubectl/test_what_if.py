@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import io
 from datetime import timedelta
+from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 
 from perdure.wire import CommitRef, ExitKind, Outcome, write_outcome
 from perdure_operator.api.spec import CheckpointPolicy
-from perdure_operator.api.status import TrainingProgress
+from perdure_operator.api.status import Condition, LastSave, TrainingProgress
 from perdure_operator.cli.kubectl import reading
 from perdure_operator.cli.kubectl.forward import How
 from perdure_operator.cli.kubectl.page import Table
@@ -153,6 +154,95 @@ def test_steps_at_risk_are_those_since_the_last_commit() -> None:
     assert "has not saved" in asked(training(completion="ExitCode"), "n1").at_risk
     assert cadence(CheckpointPolicy(uri="s3://b/c", every_epochs=2)) == "one every 2 epochs"
     assert cadence(CheckpointPolicy(uri="s3://b/c")) == "one every 300 seconds"
+
+
+def reporting(stage: Stage, *, advances: str = "True", ago: float = 0.0, **fields: Any) -> Snapshot:
+    """The job, as one of which rank 0 has reported so long ago: step 4510, a commit of step 4500, and such progress."""
+    seen = snapshot(stage)
+    assert seen.status.current
+    heard = seen.now - timedelta(seconds=ago)
+    progress = TrainingProgress(run=seen.status.current.run, step=4510, observed_at=heard, **fields)
+    found = Condition(
+        type="Progressing",
+        status=advances,
+        reason="NoProgress",
+        message="rank 0 reports no new step since 12:00:00Z",
+        last_transition_time=heard,
+    )
+    update = {
+        "progress": progress,
+        "last_save": LastSave(step=4500, time=heard, observed_at=heard),
+        "conditions": (*seen.status.conditions, found),
+    }
+    return seen.model_copy(update={"status": seen.status.model_copy(update=update)})
+
+
+def test_with_reports_the_last_commit_is_the_one_that_rank_0_reports() -> None:
+    (told,) = what_if([DrainSeen(reporting(moved()))], ["n3"], moved().now, RULES).jobs
+    assert "the last one known is of step 4500" in told.at_risk
+    assert "of step 450;" not in told.at_risk
+
+
+def test_whether_members_make_progress_is_known_where_they_report_it() -> None:
+    unknown = "whether its members make progress"
+    for advances, ago, known in (("True", 0, True), ("Unknown", 0, False), ("True", 600, False), ("False", 600, False)):
+        seen = reporting(moved(), advances=advances, ago=ago)
+        (told,) = what_if([DrainSeen(seen)], ["n3"], seen.now, RULES).jobs
+        assert (unknown in told.not_known) is not known, (advances, ago)
+        assert (told.with_room.how, told.hangs) == (How.LIVE, ""), (advances, ago)
+    assert unknown in asked(moved(), "n3").not_known
+
+
+def test_a_run_that_hangs_is_not_foretold_to_go_on_live() -> None:
+    refuses = reporting(moved(), advances="False", live=False)
+    assert what_if([DrainSeen(refuses)], ["n3"], refuses.now, RULES).jobs[0].with_room.how is How.HANGS
+    seen = reporting(moved(), advances="False")
+    drained = what_if([DrainSeen(seen, (5.0,))], ["n3"], seen.now, RULES)
+    (told,) = drained.jobs
+    assert (told.with_room.how, told.without_room.how) == (How.HANGS, How.RECREATE)
+    assert told.evictions.first_after is None
+    assert told.at_risk.startswith("at most the steps since its last commit")
+    assert told.at_risk.endswith("of step 4500: members that hang do not save")
+    assert "whether its members make progress" not in told.not_known
+    page = text(drained)
+    assert "Progress rank 0 reports no new step since 12:00:00Z" in page
+    assert "With room hangs: the run changes its members between two steps" in page
+    assert " live " not in page.partition("Job ")[0]
+
+
+def test_a_script_that_reports_that_it_cannot_change_live_is_foretold_to_go_on_in_place_and_why() -> None:
+    why = "a DeviceMesh of the script's own"
+    foretold = (How.IN_PLACE, why)
+    for stage, fields, expected in (
+        (moved(), {"live": False, "live_why": why}, foretold),
+        (moved(), {"live": True}, (How.LIVE, "")),
+        (moved(), {}, (How.LIVE, "")),
+        (training(), {"live": False, "live_why": why}, foretold),
+    ):
+        seen = reporting(stage, **fields)
+        (told,) = what_if([DrainSeen(seen)], [seen.pods[-1].node], seen.now, RULES).jobs
+        assert (told.with_room.how, told.with_room.why) == expected, fields
+    old = reporting(moved(), live=False, live_why=why, ago=600)
+    assert what_if([DrainSeen(old)], ["n3"], old.now, RULES).jobs[0].with_room.how is How.LIVE
+
+
+def test_a_script_that_reports_that_it_can_change_live_leaves_no_doubt_of_it() -> None:
+    seen = reporting(training(), live=True)
+    (told,) = what_if([DrainSeen(seen)], ["n2"], seen.now, RULES).jobs
+    assert told.with_room.how is How.LIVE
+    assert not any("handed over live" in one for one in told.not_known)
+
+
+def test_where_no_member_was_asked_to_leave_yet_a_save_takes_as_long_as_rank_0_reports() -> None:
+    unasked: dict[str, Any] = {"required_grace_seconds": 13, "live": False, "live_why": "it refuses"}
+    seen = reporting(training(), **unasked)
+    assert seen.status.exit_seconds is None
+    (told,) = what_if([DrainSeen(seen, (5.0,))], ["n2"], seen.now, RULES).jobs
+    assert told.evictions.first_after == 1.0 + 5.0 + 13.0
+    assert not any("take to save" in one for one in told.not_known)
+    bare = seen.model_copy(update={"budget": None})
+    (told,) = what_if([DrainSeen(bare)], ["n2"], seen.now, RULES).jobs
+    assert told.at_risk.endswith("unless all have saved 120 s later, and a save takes about 13 s")
 
 
 EVERY_FIFTY = {"uri": "s3://bucket/digits", "everySteps": 50}

@@ -16,6 +16,7 @@ from perdure_operator.cluster.read.cache import Cache
 from perdure_operator.cluster.read.observe import Observer
 from perdure_operator.loop.queue import Queue
 from perdure_operator.loop.watch import Watch
+from perdure_operator.serving.metrics.counted import Echoes
 from tests.support import raw as builders
 from tests.support.memory_cluster import MemoryCluster
 from tests.support.steps import steps
@@ -42,7 +43,7 @@ class Cluster:
     def __init__(self, jobs: int, members: int = 4) -> None:
         self.version = 0
         self.cache = Cache()
-        self.watch = Watch(self.cache, Queue())
+        self.watch = Watch(self.cache, Queue(), Echoes())
         self.observer = Observer(MemoryCluster(), self.cache)
         for number in range(jobs):
             self.tell(JOBS, self.job(number, members))

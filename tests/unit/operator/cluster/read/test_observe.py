@@ -11,7 +11,7 @@ import pytest
 
 from perdure import wire
 from perdure.errors import UserError
-from perdure.wire import LABEL_JOB, LABEL_ROLE
+from perdure.wire import ANNOTATION_ASSIGNMENT, LABEL_JOB, LABEL_ROLE, Train, read_assignment
 from perdure_operator.api.names import LABEL_UID
 from perdure_operator.api.signal_rows import Reaction, SignalRow, SignalSource
 from perdure_operator.api.status import Assigned, CurrentRun, RunPlan, TrainingJobStatus
@@ -21,6 +21,7 @@ from perdure_operator.cluster.write import manifests
 from perdure_operator.state.snapshot import Refusal, RefusalKind, Snapshot
 from tests.support.memory_cluster import MemoryCluster
 from tests.support.raw import NOW, job, template
+from tests.support.reporting import trains
 from tests.support.stage import KEY, Stage
 
 COMPLETED: Json = {
@@ -693,6 +694,20 @@ def test_a_word_of_a_person_on_the_job_is_a_reason_to_look_at_it() -> None:
     assert current.intent.cause == "the job's annotation perdure.dev/vacate names node n1"
 
 
+def test_a_save_that_a_person_asks_for_reaches_the_members() -> None:
+    made = Stage()
+    for name in ("n1", "n2"):
+        made.node(name)
+    made.apply()
+    made.start()
+    made.run_pods(["n1", "n2"])
+    made.settle()
+    made.cluster.change(JOBS, *KEY, lambda raw: raw["metadata"].update(annotations={"perdure.dev/save": "now"}))
+    made.settle()
+    told = [read_assignment(pod["metadata"]["annotations"][ANNOTATION_ASSIGNMENT]) for pod in made.pods()]
+    assert [one.save for one in told if isinstance(one, Train)] == [1, 1]
+
+
 def test_a_name_to_vacate_that_is_neither_a_node_nor_a_member_is_reported() -> None:
     made = Stage()
     made.node("n1")
@@ -704,3 +719,32 @@ def test_a_name_to_vacate_that_is_neither_a_node_nor_a_member_is_reported() -> N
     assert [word.partition(" ")[0] for word in look(made).unknown_fields] == [
         f"perdure.dev/vacate={name}" for name in (past, "n9", "digits-0")
     ]
+
+
+def _holds_up(made: Stage, namespace: str, name: str, node: str, *, named: bool = True) -> None:
+    """A job there, of which a member on the node holds up the others."""
+    known = {"name": f"{name}-1", "rank": 1, "ownPercent": 90, "othersPercent": 30, "since": NOW.isoformat()}
+    stragglers = [known | {"node": node, "named": named}]
+    progress = {"run": 1, "step": 5, "observedAt": NOW.isoformat(), "stragglers": stragglers}
+    if (namespace, name) != KEY:
+        asyncio.run(made.cluster.create(JOBS, namespace, job(name)))
+    made.cluster.change(JOBS, namespace, name, lambda raw: raw.setdefault("status", {}).update(progress=progress))
+
+
+def test_a_node_slows_jobs_if_it_holds_up_those_of_three_namespaces() -> None:
+    made = trains()
+
+    def slow() -> list[str]:
+        return [node.name for node in look(made).nodes if node.slows_jobs]
+
+    _holds_up(made, "a", "one", "n1")
+    _holds_up(made, "a", "two", "n1")
+    _holds_up(made, "b", "one", "n1")
+    assert slow() == []
+    _holds_up(made, "c", "one", "n1", named=False)
+    _holds_up(made, "d", "one", "n2")
+    assert slow() == []
+    _holds_up(made, *KEY, "n1")
+    assert slow() == ["n1"]
+    made.cluster.remove(JOBS, "b", "one")
+    assert slow() == []

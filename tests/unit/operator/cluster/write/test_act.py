@@ -786,6 +786,48 @@ def test_a_member_that_is_refused_for_another_reason_is_tried_with_its_token_the
     assert desk.creates(0)
 
 
+class RefusingOnce(RefusingCluster):
+    """Refuses the next pods for these reasons, one for each request."""
+
+    def __init__(self, *reasons: str) -> None:
+        super().__init__()
+        self.reasons = list(reasons)
+
+    async def create(self, resource: Resource, namespace: str, body: Json, *, dry_run: bool = False) -> Json:
+        if resource == PODS and self.reasons and reports(body):
+            raise Forbidden(self.reasons.pop(0))
+        return await super().create(resource, namespace, body, dry_run=dry_run)
+
+
+PASSING = ['failed calling webhook "x": failed to call webhook: connection refused', "exceeded quota: q, requested: a"]
+
+
+@pytest.mark.parametrize("reason", PASSING)
+def test_what_passes_is_no_reason_to_create_a_member_without_its_token(reason: str) -> None:
+    desk = ReportingDesk(RefusingOnce(reason))
+    with pytest.raises(Forbidden):
+        desk.creates(0)
+    assert desk.pods() == []
+    assert desk.memory.channel_refused is None
+    assert desk.creates(0)
+
+
+@pytest.mark.parametrize("then", [[], *([reason] for reason in PASSING)], ids=["admitted", "webhook", "quota"])
+def test_the_token_is_blamed_only_if_it_is_refused_once_more(then: list[str]) -> None:
+    desk = ReportingDesk(RefusingOnce("not yet ready to handle request", *then))
+    assert not desk.creates(0)
+    assert desk.memory.channel_refused is None
+    assert desk.creates(1)
+    assert desk.memory.refusals == {}
+
+
+def test_a_token_that_is_refused_once_more_is_blamed_in_the_words_of_that_refusal() -> None:
+    desk = ReportingDesk(RefusingOnce("not yet ready to handle request", "no ServiceAccount tokens here"))
+    assert not desk.creates(0)
+    assert desk.memory.channel_refused is not None
+    assert "no ServiceAccount tokens here" in desk.memory.channel_refused.message
+
+
 class Admission(RefusingCluster):
     """Webhooks make of each new pod what `mutates` says."""
 

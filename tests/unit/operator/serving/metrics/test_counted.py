@@ -33,6 +33,18 @@ def test_a_watch_that_is_faster_than_the_answer_is_not_late() -> None:
     assert echoes.oldest(110.0) == 0.0
 
 
+def test_a_new_list_ends_the_wait_for_what_it_does_not_show_and_lower_versions_count_from_then_on() -> None:
+    echoes = Echoes()
+    echoes.showed(JOB, 900)
+    echoes.wrote(JOB, 1000, 100.0)
+    echoes.begins_anew()
+    assert echoes.oldest(200.0) == 0.0
+    echoes.wrote(JOB, 501, 200.0)
+    assert echoes.oldest(300.0) == 100.0
+    echoes.showed(JOB, 501)
+    assert echoes.oldest(300.0) == 0.0
+
+
 def test_a_deleted_job_is_forgotten_whether_the_watch_shows_it_or_not() -> None:
     echoes = Echoes()
     echoes.wrote(JOB, 7, 100.0)

@@ -7,6 +7,7 @@ from perdure_operator.serving.metrics.counted import ROUND_SECONDS, OperatorFact
 
 FACTS = OperatorFacts(
     leading=True,
+    synced=True,
     lease_age=1.5,
     queue_due=3,
     queue_oldest=0.25,
@@ -30,6 +31,7 @@ def test_facts_become_series() -> None:
     expected = {
         ("info", ("1.2.3",)): 1,
         ("leading", ()): 1,
+        ("synced", ()): 1,
         ("lease_age_seconds", ()): 1.5,
         ("queue_due", ()): 3,
         ("queue_oldest_seconds", ()): 0.25,
@@ -53,6 +55,6 @@ def test_the_histogram_counts_upwards_to_all_rounds() -> None:
 
 
 def test_a_follower_leads_nothing_and_has_no_age_of_a_lease() -> None:
-    found = samples(replace(FACTS, leading=False, lease_age=None))
-    assert found["leading", ()] == 0
+    found = samples(replace(FACTS, leading=False, synced=False, lease_age=None))
+    assert (found["leading", ()], found["synced", ()]) == (0, 0)
     assert ("lease_age_seconds", ()) not in found

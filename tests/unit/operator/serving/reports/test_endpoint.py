@@ -90,7 +90,7 @@ def test_a_members_report_is_kept_and_the_answer_says_when_the_next_one_should_c
     head, _, body = answer.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n")
     assert read_answer(body.decode()) == ReportAnswer(5.0)
-    assert scene.heard.of_jobs() == [Received(sender(scene.stage), report(), True, NOW)]
+    assert scene.heard.of_jobs(NOW) == [Received(sender(scene.stage), report(), True, NOW, period=5.0)]
 
 
 def test_the_next_report_of_the_same_pod_replaces_it_and_one_that_is_replayed_does_not() -> None:
@@ -106,7 +106,7 @@ def test_a_member_that_does_not_speak_for_its_job_reports_less_often() -> None:
     token = scene.reviews.issue(sender(scene.stage, rank=1))
     (answer,) = scene.posts(scene.request(token=token))
     assert read_answer(answer.partition(b"\r\n\r\n")[2].decode()) == ReportAnswer(30.0)
-    assert scene.heard.of_jobs() == []
+    assert scene.heard.of_jobs(NOW) == []
 
 
 def test_a_follower_takes_no_report_and_asks_nobody() -> None:
@@ -120,7 +120,7 @@ def test_an_operator_that_lost_its_lease_meanwhile_takes_no_report() -> None:
     scene = Scene()
     scene.leads = [True, False]
     assert [status(one) for one in scene.posts(scene.request())] == [503]
-    assert scene.heard.of_jobs() == []
+    assert scene.heard.of_jobs(NOW) == []
 
 
 def test_everything_else_is_refused_and_heard_by_nobody() -> None:

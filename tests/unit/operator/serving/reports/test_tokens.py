@@ -7,12 +7,23 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
 
 from perdure_operator.cluster.protocol import PODS, Forbidden, Json, Resource, Unavailable
 from perdure_operator.serving.connections import RequestRefused
-from perdure_operator.serving.reports.tokens import ONE_POD_SECONDS, REFUSED_SECONDS, Claim, Tokens, claim
-from tests.support.reporting import FAR, Reviews, sender, token, trains
+from perdure_operator.serving.reports.tokens import (
+    CLOCK_SECONDS,
+    DOUBTFUL_SECONDS,
+    ONE_POD_SECONDS,
+    REFUSED_SECONDS,
+    Claim,
+    Tokens,
+    claim,
+)
+from tests.support.reporting import FAR, Reviews, SigningKey, claims_of, published, sender, token, trains, trains_as
 from tests.support.stage import Stage
+
+KEY = SigningKey("of the API server", generate_private_key(65537, 2048))
 
 
 def refused(tokens: Tokens, given: str) -> int:
@@ -22,8 +33,8 @@ def refused(tokens: Tokens, given: str) -> int:
 
 
 def desk(stage: Stage | None = None) -> tuple[Stage, Reviews, Tokens]:
-    scene, reviews = stage or trains(), Reviews()
-    return scene, reviews, Tokens(reviews, scene.cache, now=lambda: 0.0, monotonic=lambda: 0.0)
+    scene, reviews = stage or trains(), Reviews(clock=lambda: 0.0)
+    return scene, reviews, Tokens(reviews, scene.cache, monotonic=lambda: 0.0)
 
 
 def test_a_members_token_is_asked_about_once() -> None:
@@ -34,9 +45,9 @@ def test_a_members_token_is_asked_about_once() -> None:
 
 
 def test_a_renewed_token_is_asked_about_again_and_so_is_one_that_has_ended() -> None:
-    stage, reviews = trains(), Reviews()
     now = 0.0
-    tokens = Tokens(reviews, stage.cache, now=lambda: now, monotonic=lambda: now)
+    stage, reviews = trains(), Reviews(clock=lambda: now)
+    tokens = Tokens(reviews, stage.cache, monotonic=lambda: now)
     first = reviews.issue(sender(stage))
     asyncio.run(tokens.sender(first))
     now = 3000.0
@@ -155,7 +166,7 @@ def test_an_api_server_that_is_not_allowed_to_answer_is_one_line_a_minute(caplog
     reviews.error = Forbidden("tokenreviews is forbidden")
     for _ in range(3):
         assert refused(tokens, reviews.issue(sender(stage))) == 503
-    assert caplog.messages == [
+    assert caplog.messages[1:] == [  # the first one is about its keys
         "the API server does not say whose tokens members report with, so reports are ignored: "
         "tokenreviews is forbidden"
     ]
@@ -171,3 +182,76 @@ def test_tokens_of_pods_that_are_gone_are_forgotten() -> None:
     tokens.forget_ended()
     assert [one.sender.uid for one in tokens._known.values()] == [sender(stage).uid]
     assert list(tokens._asked) == [sender(stage).uid]
+
+
+def test_a_token_that_the_api_server_has_signed_is_no_question_however_many_come_at_once() -> None:
+    stage, reviews = trains_as(8), Reviews(published=published(KEY))
+    tokens = Tokens(reviews, stage.cache, monotonic=lambda: 0.0, reviews_per_second=1.0)
+    for rank in range(8):
+        assert asyncio.run(tokens.sender(KEY.sign(claims_of(sender(stage, rank))))) == sender(stage, rank)
+    assert reviews.asked == 0
+
+
+@pytest.mark.parametrize(
+    ("claims", "status"),
+    [
+        pytest.param({"sub": "system:serviceaccount:elsewhere:default"}, 401, id="another namespace's account"),
+        pytest.param({"sub": "admin"}, 401, id="no account"),
+        pytest.param({"nbf": CLOCK_SECONDS + DOUBTFUL_SECONDS + 1}, 401, id="not yet"),
+        pytest.param({"nbf": "soon"}, 401, id="no beginning"),
+        pytest.param({"exp": -DOUBTFUL_SECONDS - 1}, 401, id="ended"),
+        pytest.param({"kubernetes.io": {"pod": {"uid": "gone", "name": "gone"}}}, 403, id="a pod that is gone"),
+        pytest.param({"aud": ["https://kubernetes.default.svc"]}, 401, id="the API server's audience"),
+    ],
+)
+def test_a_signed_token_for_something_else_is_refused(claims: dict[str, Any], status: int) -> None:
+    stage, reviews = trains(), Reviews(published=published(KEY), clock=lambda: 0.0)
+    tokens = Tokens(reviews, stage.cache, monotonic=lambda: 0.0)
+    assert refused(tokens, KEY.sign(claims_of(sender(stage), **claims))) == status
+    assert reviews.asked == 0
+
+
+@pytest.mark.parametrize("claims", [{"nbf": 300.0}, {"exp": -300}], ids=["not yet", "ended"])
+def test_a_signed_token_that_is_minutes_early_or_late_is_asked_about(claims: dict[str, Any]) -> None:
+    stage, reviews = trains(), Reviews(published=published(KEY), clock=lambda: 0.0)
+    tokens, given = Tokens(reviews, stage.cache), KEY.sign(claims_of(sender(stage), **claims))
+    assert refused(tokens, given) == 401
+    tokens, reviews.senders[given] = Tokens(reviews, stage.cache), sender(stage)
+    assert asyncio.run(tokens.sender(given)) == sender(stage)
+    assert reviews.asked == 2
+
+
+def test_a_signed_token_is_judged_by_the_api_servers_time_and_by_none_while_that_is_not_known() -> None:
+    def unknown() -> float:
+        raise Unavailable("the API server's time and this machine's are more than an hour apart")
+
+    begins = FAR - 7200.0  # this machine's clock says that it is decades away
+    stage, reviews = trains(), Reviews(published=published(KEY), clock=unknown)
+    tokens, given = Tokens(reviews, stage.cache), KEY.sign(claims_of(sender(stage), nbf=begins))
+    assert refused(tokens, given) == 503
+    reviews.clock = lambda: begins
+    assert asyncio.run(tokens.sender(given)) == sender(stage)
+    assert reviews.asked == 0
+
+
+def test_a_signed_token_of_another_namespaces_pod_is_refused() -> None:
+    stage, reviews = trains(), Reviews(published=published(KEY))
+    pod = {"name": sender(stage).name, "uid": sender(stage).uid}
+    given = KEY.sign(claims_of(sender(stage), **{"kubernetes.io": {"namespace": "elsewhere", "pod": pod}}))
+    assert refused(Tokens(reviews, stage.cache), given) == 401
+
+
+def test_a_token_with_a_wrong_signature_of_a_known_key_is_refused_without_a_question() -> None:
+    stage, reviews = trains(), Reviews(published=published(KEY))
+    head, _, signature = KEY.sign(claims_of(sender(stage))).split(".")
+    body = KEY.sign(claims_of(sender(stage, rank=1))).split(".")[1]
+    assert refused(Tokens(reviews, stage.cache), f"{head}.{body}.{signature}") == 401
+    assert reviews.asked == 0
+
+
+def test_a_token_of_a_key_that_is_not_published_is_asked_about() -> None:
+    stage, reviews = trains(), Reviews(published=published(KEY))
+    given = SigningKey("another", KEY.private).sign(claims_of(sender(stage)))
+    reviews.senders[given] = sender(stage)
+    assert asyncio.run(Tokens(reviews, stage.cache).sender(given)) == sender(stage)
+    assert reviews.asked == 1
