@@ -8,16 +8,20 @@ from collections.abc import Callable
 from typing import Any
 
 from e2e.bench import (
+    adaptive,
     elastic,
     handover,
     leader,
+    measuring,
     mirror,
     moves,
+    pooled,
     report,
     runtime,
     sampling,
     saves,
     scale,
+    sharing,
     stall,
     start,
     step,
@@ -33,7 +37,7 @@ from e2e.prepare.requirements import cannot_run, missing_for_scale
 
 Measured = tuple[list[report.Figure], dict[str, Any]]
 ORDINARY = ("step", "sampling", "moves", "elastic", "leader")
-LACKS = {"moves": missing, "elastic": missing, "leader": missing, "scale": missing_for_scale}
+LACKS = {"moves": missing, "elastic": missing, "leader": missing, "pooled": missing, "scale": missing_for_scale}
 TITLES = {
     "step": "What Session.step() adds to a training step",
     "sampling": "What the order of samples costs",
@@ -46,7 +50,11 @@ TITLES = {
     "saves": "What a save costs by size, length of a step, ranks, sharding and store",
     "stall": "How long a save stops training, one rank, in a folder",
     "uploads": "What an upload of a rank's part costs, beside boto3's upload_fileobj",
+    "measuring": "What it costs to measure step times and gradient noise",
     "mirror": "What a mirror of sharded parts costs, FSDP2, two ranks",
+    "adaptive": "Whether a batch that adapts reaches the loss of a fixed one sooner, one rank",
+    "pooled": "What jobs of a pool gain by sharing its devices, beside fixed sizes",
+    "sharing": "What it takes to divide a pool among its jobs",
     "scale": "What many jobs cost, beside JobSet with the same pods",
 }
 
@@ -56,7 +64,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m e2e.bench", description=__doc__)
     parser.add_argument("bench", nargs="*", help=f"of {', '.join(TITLES)}; {', '.join(ORDINARY)} if none is named")
     parser.add_argument("--jobs", type=int, nargs="+", default=scale.JOBS, help="for scale: the numbers of jobs")
-    parser.add_argument("--rows", nargs="+", default=(), help="for saves: only these rows")
+    parser.add_argument("--rows", nargs="+", default=(), help="for saves and handover: only these rows")
     parser.add_argument("--quick", action="store_true", help="for saves, stall and uploads: fewer rows and rounds")
     arguments = parser.parse_args()
     measures: dict[str, Callable[[Progress], Measured]] = {
@@ -65,13 +73,17 @@ def main() -> int:
         "moves": moves.measure,
         "elastic": elastic.measure,
         "leader": leader.measure,
-        "handover": handover.measure,
+        "handover": lambda progress: handover.measure(progress, keys=arguments.rows),
         "start": start.measure,
         "runtime": runtime.measure,
         "saves": lambda progress: saves.measure(progress, keys=arguments.rows, quick=arguments.quick),
         "stall": lambda progress: stall.measure(progress, quick=arguments.quick),
         "uploads": lambda progress: uploads.measure(progress, quick=arguments.quick),
+        "measuring": measuring.measure,
         "mirror": mirror.measure,
+        "adaptive": adaptive.measure,
+        "pooled": pooled.measure,
+        "sharing": sharing.measure,
         "scale": lambda progress: scale.measure(progress, arguments.jobs),
     }
     chosen = arguments.bench or ORDINARY

@@ -1,8 +1,9 @@
 """The script of `e2e.bench.handover`: trains until its ranks have changed and a little longer, and reports the cost.
 
-`python -m e2e.bench.handing small|large|huge`. An old rank's last line is JSON: when its last step of the older run was
-done; for a stayer also the pause, its parts, when it ended, the bytes of the state, and the peak memory in the pause
-beyond the memory before it. `... bare` only sends bytes over a gloo group: rank 1's last line is the bytes per second.
+`python -m e2e.bench.handing small|large|huge`, or a kind of `e2e.bench.sharded`. An old rank's last line is JSON: when
+its last step of the older run was done; for a stayer also the pause, its parts, when it ended, the bytes of the state,
+and the peak memory in the pause beyond the memory before it. `... bare` only sends bytes over a gloo group: rank 1's
+last line is the bytes per second.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import TensorDataset
 
 import perdure
+from e2e.bench import sharded
 from perdure.checkpoint.tensors import PIECE_BYTES
 from perdure.group.world import connect_group
 from perdure.loop.telemetry.events import Event
@@ -71,13 +73,13 @@ def _train(kind: str, told: dict[str, float]) -> None:
     with perdure.Session.from_env() as session:
         parts = Parts()
         session._core.run.reporter.add(parts)  # noqa: SLF001 - a bench may look inside
-        net = model(kind)
-        wrapped = session.wrap(net)
+        net, mesh = sharded.model(kind, session.world) if kind in sharded.KINDS else (model(kind), None)
+        wrapped = net if kind in sharded.KINDS else session.wrap(net)
         optimizer = torch.optim.Adam(net.parameters(), lr=1e-5)
         session.register(model=wrapped, optimizer=optimizer)
         before = done = 0
         for _ in session.epochs(1):
-            for inputs, labels in session.loader(data, 12):
+            for inputs, labels in session.loader(data, 12, mesh=mesh):
                 if perdure.progress(session).run != 1 and told and "begun" not in told:
                     told["begun"] = time.monotonic()
                     told["extra"] = memory("VmHWM") - before
@@ -96,6 +98,7 @@ def _train(kind: str, told: dict[str, float]) -> None:
                     break
         if told:
             size = sum(tensor.numel() * tensor.element_size() for tensor in net.parameters()) * 3
+            told["parameters"] = len(list(net.parameters()))
             told |= {**parts.seconds, "pause": told["begun"] - told["stepped"], "bytes": size}
 
 

@@ -3,7 +3,8 @@
 The pause is from a stayer's last step of the older run to its first batch of the newer one, with its parts: of the rank
 that waits longest. It may include waiting for another rank to finish the same step, so the bench also reports the time
 without any training: from the last rank's end of that step until all are at the next. Beside it: the cost of the same
-changes if trainers end and begin (e2e.bench.handover_restarts).
+changes if trainers end and begin (e2e.bench.handover_restarts). Sharded models have rows and a baseline of their own
+(e2e.bench.sharded).
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from e2e.bench import handover_restarts
+from e2e.bench import handover_restarts, sharded
 from e2e.bench.handover_restarts import Move
 from e2e.bench.report import FOLDER, Figure
 from e2e.harness.local_run import free_port
@@ -46,10 +47,21 @@ MOST_RANKS = {"huge": 3}
 
 
 def measure(
-    progress: Progress, rounds: Mapping[str, int] = ROUNDS, again: Mapping[str, int] = AGAIN
+    progress: Progress,
+    rounds: Mapping[str, int] = ROUNDS,
+    again: Mapping[str, int] = AGAIN,
+    keys: Sequence[str] = (),
 ) -> tuple[list[Figure], dict[str, Any]]:
-    """Every move in turn, several rounds, so that other load affects all of them alike. Then the other ways."""
+    """Every move in turn, several rounds, so that other load affects all of them alike. Then the other ways. With
+    `keys`: only sharded models, of these kinds."""
     FOLDER.mkdir(parents=True, exist_ok=True)
+    rows = [row for row in sharded.ROWS if row.kind in (keys or sharded.KINDS)]
+    parted = [(row, _of_sharded(progress, row, number)) for number in range(sharded.ROUNDS) for row in rows]
+    if keys:
+        with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
+            bandwidth = _bandwidth(Path(folder))
+        figures = [_of_gloo(bandwidth), *sharded.figures(parted, bandwidth, PARTS)]
+        return figures, {"cores": os.cpu_count(), "rounds": sharded.ROUNDS, "bandwidth": bandwidth}
     found: dict[tuple[str, Move], list[dict[str, float]]] = {}
     for model, times in rounds.items():
         for number in range(times):
@@ -62,11 +74,21 @@ def measure(
     others = [move for move in MOVES if move.leavers != (0,)]  # a restarted rank is like any other
     restarts = list(handover_restarts.measure(progress, others, again))
     facts = {"cores": os.cpu_count(), "rounds": dict(rounds), "again": dict(again), "bandwidth": bandwidth}
-    return [*_figures(found, bandwidth), *restarts], facts
+    return [*_figures(found, bandwidth), *sharded.figures(parted, bandwidth, PARTS), *restarts], facts
+
+
+def _of_sharded(progress: Progress, row: sharded.Row, number: int) -> dict[str, float]:
+    progress.say(f"round {number + 1} of {sharded.ROUNDS}: {row.kind}, {row.move.name}")
+    with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
+        return _cost(Path(folder), row.kind, row.move)
+
+
+def _of_gloo(bandwidth: float) -> Figure:
+    return Figure("gloo alone, one to one", "MB/s", (bandwidth / 1e6,))
 
 
 def _figures(found: Mapping[tuple[str, Move], list[dict[str, float]]], bandwidth: float) -> list[Figure]:
-    figures = [Figure("gloo alone, one to one", "MB/s", (bandwidth / 1e6,))]
+    figures = [_of_gloo(bandwidth)]
     for (model, move), costs in found.items():
         name = f"{model}, {move.name}, live"
         pauses = tuple(cost["pause"] * 1e3 for cost in costs)

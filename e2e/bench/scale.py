@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from e2e.bench import jobset, scale_audit, scale_decide, scale_resync
+from e2e.bench import jobset, scale_audit, scale_decide, scale_reports, scale_resync
 from e2e.bench.report import Figure
 from e2e.bench.scale_load import MEMBERS, bare_pods, create, job_sets, namespaces, training_jobs
 from e2e.bench.scale_plane import Plane, plane, start_jobset, user_of
@@ -79,7 +79,8 @@ class Ours:
     """Seconds from a cordon to the first write about each job on that node."""
     rss: float
     resync: Sequence[Figure]
-    """Of the largest number of jobs."""
+    reports: Sequence[Figure]
+    """Both of the largest number of jobs."""
 
 
 def measure(progress: Progress, sizes: Sequence[int] = JOBS) -> tuple[list[Figure], dict[str, Any]]:
@@ -100,8 +101,8 @@ def measure(progress: Progress, sizes: Sequence[int] = JOBS) -> tuple[list[Figur
 
 def _ours(progress: Progress, jobs: int, *, cordons: bool) -> Ours:
     with plane(NODES) as where:
-        server = where.server
-        pid = _start_operator(where)
+        server, takes_reports = where.server, scale_reports.endpoint(where)
+        pid = _start_operator(where, *takes_reports.arguments)
         progress.say(f"Perdure: {jobs} jobs x {MEMBERS} members on {NODES} nodes")
         began = time.time()
         with Count(server, RUNNING_PODS) as pods, Count(server, TRAINING_JOBS, in_phase_running) as ready:
@@ -113,7 +114,8 @@ def _ours(progress: Progress, jobs: int, *, cordons: bool) -> Ours:
         reactions = _cordon(where, progress) if cordons else ()
         memory = peak_mebibytes(pid)
         resync = scale_resync.figures(where, jobs, progress) if cordons else []
-        return Ours(started, calls, idle, reactions, memory, resync)
+        reports = scale_reports.figures(where, OPERATOR, pid, takes_reports, progress) if cordons else []
+        return Ours(started, calls, idle, reactions, memory, resync, reports)
 
 
 def _theirs(progress: Progress, jobs: int) -> Started:
@@ -159,13 +161,13 @@ def _start(
     return Started(jobs, submitted - began, run - began, said - began, cpu, meanwhile)
 
 
-def _start_operator(where: Plane) -> int:
+def _start_operator(where: Plane, *more: str) -> int:
     server = where.server
     server.kubectl("apply", "--server-side", "-f", REPOSITORY / "crds")
     jobset.wait_for_crd(server.kubectl, "trainingjobs.perdure.dev", "TrainingJob")
     create(server, namespaces())
     argv = [sys.executable, "-m", "perdure_operator.cli.main", "run", "--all-namespaces", "--lease-namespace=default"]
-    argv += [f"--kubeconfig={where.identity(OPERATOR)}", "--health-port=0", "--log-format=text"]
+    argv += [f"--kubeconfig={where.identity(OPERATOR)}", "--health-port=0", "--log-format=text", *more]
     pid = server.run(OPERATOR, argv, {"POD_NAME": OPERATOR})
     log = server.folder / f"{OPERATOR}.log"
     _until("the operator leads", lambda: "leading as" in log.read_text())
@@ -257,6 +259,7 @@ def _of_largest(ours: Ours) -> list[Figure]:
         Figure("  p99", "s", (p99,), P99_SECONDS, "the target"),
         Figure(f"{jobs} idle jobs: API calls a minute", "", (float(sum(ours.idle.values())),), 0.0, "the target"),
         *ours.resync,
+        *ours.reports,
     ]
 
 

@@ -106,7 +106,7 @@ class ApiServer:
             self.address, self._server.port, timeout=ANSWER_SECONDS, context=context
         )
         try:
-            given = None if body is None else json.dumps(body)
+            given = body if body is None or isinstance(body, bytes) else json.dumps(body)
             connection.request(method, path, given, {"Content-Type": content, "Accept": JSON})
             answer = connection.getresponse()
             said = dict(json.loads(answer.read()))

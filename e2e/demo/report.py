@@ -20,7 +20,7 @@ class Trained:
     history: Sequence[Seen]
     entries: Sequence[Entry]
     steps: Sequence[TracedStep]
-    accuracy: str
+    score: str
     weights: str
 
 
@@ -51,8 +51,8 @@ def judge(moved: Trained, undisturbed: Trained, drained: Drained, *, samples: in
     return Result(promises, drained, way_of(moved.history, moved.entries, promises.gap))
 
 
-def told(result: Result, moved: Trained, undisturbed: Trained, start: float) -> str:
-    """Everything, for people."""
+def told(result: Result, moved: Trained, undisturbed: Trained, start: float, *, score: str) -> str:
+    """Everything, for people; `score` names what a training comes to."""
     gap = result.promises.gap
     agreed = timeline.seconds_of(moved.history, gap.before_run).get("agree", 0.0)
     found = timeline.moments(moved.history, moved.entries, [gap], [result.drained])
@@ -70,8 +70,9 @@ def told(result: Result, moved: Trained, undisturbed: Trained, start: float) -> 
             "",
             *promises.told(
                 result.promises,
-                {"drained": moved.accuracy, "undisturbed": undisturbed.accuracy},
+                {"drained": moved.score, "undisturbed": undisturbed.score},
                 {"drained": moved.weights, "undisturbed": undisturbed.weights},
+                score,
             ),
         ]
     )

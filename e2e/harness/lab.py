@@ -82,6 +82,13 @@ class Lab:
         """helm rollback to the revision before."""
         operator.rollback(self.cluster.helm)
 
+    @cached_property
+    def _reports(self) -> dict[str, Any]:
+        """For /etc/hosts of members, as the cluster has no DNS."""
+        name = f"{operator.REPORTS}.{operator.NAMESPACE}.svc"
+        service = self.kubectl.json("get", "service", operator.REPORTS, "--namespace", operator.NAMESPACE)
+        return {"ip": service["spec"]["clusterIP"], "hostnames": [name]}
+
     @property
     def bucket(self) -> Bucket:
         return bucket_of(self.cluster.s3)
@@ -90,7 +97,8 @@ class Lab:
         """The job with this S3 server's endpoint, or the cluster's; its namespace, bucket and Secret are made here."""
         server = s3 or self.cluster.s3
         endpoint = {"endpoint": server.endpoint, "pathStyle": True, "region": server.region}
-        changed = merged(manifest, {"spec": {"checkpoint": {"s3": endpoint}}})
+        pods = {"template": {"spec": {"hostAliases": [self._reports]}}}
+        changed = merged(manifest, {"spec": {"checkpoint": {"s3": endpoint}} | pods})
         job = Job(self.kubectl, bucket_of(server), changed, namespace)
         make_bucket(server, job.bucket_name)
         job.prepare()

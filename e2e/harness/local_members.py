@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -67,6 +67,8 @@ class LocalMembers:
     environ: Mapping[str, str] = field(default_factory=dict)
     start: Start = executed
     """Starts an agent."""
+    processes: int = 1
+    """Ranks of each member."""
     members: dict[str, LocalMember] = field(default_factory=dict)
 
     def __enter__(self) -> Self:
@@ -95,6 +97,7 @@ class LocalMembers:
         state = str(folder / "state")
         command = [sys.executable, "-m", "perdure.cli.main", "run", *files, "--state", state, "--", *self.argv]
         environ = {"PERDURE_ROOT": (self.folder / "root").as_uri(), "PERDURE_TRACE": "1", "OMP_NUM_THREADS": "1"}
+        environ |= {"PERDURE_PROCESSES": str(self.processes)}
         environ |= {"PERDURE_UID": UID, "PERDURE_JOB": "local/digits", "PERDURE_MEMBER": name}
         environ |= {"PATH": os.environ["PATH"], "HOME": str(folder), "TMPDIR": str(folder), **self.environ}
         with (folder / "log").open("wb") as log:
@@ -111,8 +114,16 @@ class LocalMembers:
         started = [self.standby(name) for name in (*names, *beside)]
         self.waits("all members are warm", lambda: all(member.warm for member in started))
         master = f"127.0.0.1:{free_port()}"
-        for rank, name in enumerate(names):
-            self.members[name].assign(Train(1, rank, len(names), master))
+        for rank, name in self.ranked(names):
+            self.members[name].assign(Train(1, rank, self.world(names), master))
+
+    def world(self, names: Sequence[str]) -> int:
+        """How many ranks these members have."""
+        return len(names) * self.processes
+
+    def ranked(self, names: Sequence[str]) -> Iterable[tuple[int, str]]:
+        """The first rank of each of these members."""
+        return zip(range(0, self.world(names), self.processes), names, strict=True)
 
     def waits(self, what: str, until: Callable[[], bool], seconds: float = SECONDS) -> None:
         """Poll, because files cannot be waited for; Late after `seconds`."""
@@ -143,16 +154,21 @@ class LocalMembers:
         `following` is the newer run's number; by default the next one.
         """
         following = following or run + 1
-        joins = tuple(rank for rank, name in enumerate(new) if name not in old)
-        leavers = tuple(rank for rank, name in enumerate(old) if name not in new)
+        joins, leavers = self._ranks(new, beside=old), self._ranks(old, beside=new)
         token = hashlib.sha256(json.dumps([UID, following, *new]).encode()).hexdigest()[:32]
-        block = Handover(run, len(old), joins, leavers, f"127.0.0.1:{free_port()}", limit, token)
+        block = Handover(run, self.world(old), joins, leavers, f"127.0.0.1:{free_port()}", limit, token)
         master, wait = f"127.0.0.1:{free_port()}", SAVE_SECONDS + 15
-        for rank, name in enumerate(new):
-            train = Train(following, rank, len(new), master, "drain", SAVE_SECONDS, wait, handover=block)
+        for rank, name in self.ranked(new):
+            train = Train(following, rank, self.world(new), master, "drain", SAVE_SECONDS, wait, handover=block)
             self.members[name].assign(train)
-        for rank in leavers:
-            self.members[old[rank]].assign(Leave(following, "drain", SAVE_SECONDS, handover=block))
+        for name in old:
+            if name not in new:
+                self.members[name].assign(Leave(following, "drain", SAVE_SECONDS, handover=block))
+
+    def _ranks(self, names: Sequence[str], *, beside: Sequence[str]) -> tuple[int, ...]:
+        """The ranks of those that are not among the others."""
+        firsts = [first for first, name in self.ranked(names) if name not in beside]
+        return tuple(rank for first in firsts for rank in range(first, first + self.processes))
 
     def begins(self, run: int, names: Sequence[str], *, lost: Sequence[int] = ()) -> None:
         """Assign these members to run `run`, in the order of its ranks; members in another run end it.
@@ -160,8 +176,8 @@ class LocalMembers:
         Runs named as lost save nothing; all others have their time to save.
         """
         master, wait = f"127.0.0.1:{free_port()}", SAVE_SECONDS + 15
-        for rank, name in enumerate(names):
-            train = Train(run, rank, len(names), master, "drain", SAVE_SECONDS, wait, tuple(lost))
+        for rank, name in self.ranked(names):
+            train = Train(run, rank, self.world(names), master, "drain", SAVE_SECONDS, wait, tuple(lost))
             self.members[name].assign(train)
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:

@@ -35,8 +35,9 @@ def versitygw() -> Path:
 class S3Server:
     """One server process with its own folder."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, access: str = ACCESS, secret: str = SECRET) -> None:
+        """It accepts these keys alone."""
+        self._folder, self._access, self._secret = folder, access, secret
         self._port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -47,8 +48,8 @@ class S3Server:
             Env.S3_ENDPOINT: f"http://127.0.0.1:{self._port}",
             Env.S3_REGION: REGION,
             Env.S3_PATH_STYLE: "true",
-            "AWS_ACCESS_KEY_ID": ACCESS,
-            "AWS_SECRET_ACCESS_KEY": SECRET,
+            "AWS_ACCESS_KEY_ID": self._access,
+            "AWS_SECRET_ACCESS_KEY": self._secret,
         }
 
     def __enter__(self) -> Self:
@@ -65,7 +66,11 @@ class S3Server:
         with (self._folder / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [versitygw(), "--port", f"127.0.0.1:{self._port}", objects],
-                env={"ROOT_ACCESS_KEY": ACCESS, "ROOT_SECRET_KEY": SECRET, "PATH": os.environ["PATH"]},
+                env={
+                    "ROOT_ACCESS_KEY": self._access,
+                    "ROOT_SECRET_KEY": self._secret,
+                    "PATH": os.environ["PATH"],
+                },
                 stdout=log,
                 stderr=log,
             )
@@ -97,8 +102,8 @@ class S3Server:
             "s3",
             endpoint_url=self.environ[Env.S3_ENDPOINT],
             region_name=REGION,
-            aws_access_key_id=ACCESS,
-            aws_secret_access_key=SECRET,
+            aws_access_key_id=self._access,
+            aws_secret_access_key=self._secret,
             config=Config(s3={"addressing_style": "path"}),
         )
 

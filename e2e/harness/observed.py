@@ -6,6 +6,7 @@ Each function takes everything seen so far. Those for `Watch.wait` return None f
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -67,6 +68,17 @@ def has_condition(reason: str) -> Condition:
                     if found["reason"] == reason:
                         return dict(found)
         return None
+
+    return condition
+
+
+def says(kind: str, pattern: str) -> Condition:
+    """The condition of this type with such a message, once any status held it."""
+
+    def condition(history: Sequence[Seen]) -> Object | None:
+        statuses = (seen.object.get("status", {}) for seen in reversed(history) if seen.kind == "TrainingJob")
+        found = (one for status in statuses for one in status.get("conditions", []) if one["type"] == kind)
+        return next((dict(one) for one in found if re.search(pattern, one["message"])), None)
 
     return condition
 

@@ -20,6 +20,8 @@ CHART = Path(__file__).resolve().parents[2] / "helm" / "perdure"
 NAMESPACE = "perdure-system"
 RELEASE = "perdure"
 IMAGE = {"image.repository": "perdure-operator", "image.tag": "dev"}
+REPORTS = f"{RELEASE}-operator-reports"
+"""The Service at which members report."""
 READY_SECONDS = 120.0
 POLL_SECONDS = 0.2
 
@@ -82,7 +84,7 @@ def install(
 ) -> None:
     """helm install, waiting until every replica is ready; `signals` are rows in the form of the chart's value."""
     settings = [f"--set-string={name}={value}" for name, value in (IMAGE | dict(values)).items()]
-    settings.append(f"--set-json=signals={json.dumps(list(signals))}")
+    settings += [f"--set-json=signals={json.dumps(list(signals))}"]
     words = ["upgrade", "--install", RELEASE, CHART, "--namespace", NAMESPACE, "--create-namespace"]
     done = helm(*words, "--wait", f"--timeout={READY_SECONDS:.0f}s", *settings, check=False, timeout=READY_SECONDS + 30)
     if done.returncode:

@@ -56,14 +56,17 @@ def measure(
     )
 
 
-def told(promises: Promises, accuracy: Mapping[str, str], weights: Mapping[str, str]) -> list[str]:
-    """The promises and the results of both trainings, for people; `accuracy` and `weights` are by training."""
+def told(
+    promises: Promises, scores: Mapping[str, str], weights: Mapping[str, str], score: str = "accuracy"
+) -> list[str]:
+    """The promises and the results of both trainings, for people; `scores` and `weights` are by training, `score` is
+    the name of the first."""
     return [
         f"  last step before: {promises.gap.last_step}   first step after: {promises.gap.first_step}",
         f"  steps lost: {promises.steps_lost}",
         f"  samples lost: {promises.samples.lost}",
         f"  samples repeated: {promises.samples.repeated}",
         "",
-        f"  {'':14}accuracy   weights (SHA-256)",
-        *(f"  {name:14}{accuracy[name]:<10} {weights[name]}" for name in weights),
+        f"  {'':14}{score:<10.10} weights (SHA-256)",
+        *(f"  {name:14}{scores[name]:<10.10} {weights[name]}" for name in weights),
     ]

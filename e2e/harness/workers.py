@@ -16,7 +16,7 @@ import os
 import signal
 import stat
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ LONGEST = (
     f"{SCENARIOS}test_sharded.py",
     f"{SCENARIOS}test_horizontal.py",
     AUTOSCALED,  # not the first: it waits for the tests of the cluster tool
-    *(f"{SCENARIOS}test_{name}.py" for name in ("signals", "tinygpt", "nodes_gone", "finished")),
+    *(f"{SCENARIOS}test_{name}.py" for name in ("signals", "nodes_gone")),
 )
 HISTORIES = "tests/simulation/test_histories.py"
 RUNTIME = tuple(f"tests/unit/runtime/{name}/" for name in ("live", "adapters", "session", "loop"))
@@ -51,6 +51,7 @@ STANDARD_ERROR = 2
 LANES = 3
 """Scenarios that one cluster carries at once (e2e/scenarios/lanes)."""
 BEGUN_HERE = pytest.StashKey[SharedRun]()
+FOR_THE_UNIT = pytest.StashKey[contextlib.ExitStack]()
 
 
 def unit(nodeid: str) -> str:
@@ -195,6 +196,23 @@ def remove_clusters(run: SharedRun) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """See above."""
     items.sort(key=lambda item: place(item.nodeid))
+
+
+@pytest.fixture(scope="session")
+def for_the_unit(request: pytest.FixtureRequest) -> Iterator[contextlib.ExitStack]:
+    """What enters it is left behind the last test of this unit: a cluster costs a process until then, and memory."""
+    with contextlib.ExitStack() as stack:
+        request.config.stash[FOR_THE_UNIT] = stack
+        yield stack
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
+    """Behind the fixtures of the test, its file and its unit."""
+    result = yield
+    if FOR_THE_UNIT in item.config.stash and (nextitem is None or unit(nextitem.nodeid) != unit(item.nodeid)):
+        item.config.stash[FOR_THE_UNIT].close()
+    return result
 
 
 def pytest_runtest_logfinish(nodeid: str) -> None:

@@ -1,4 +1,4 @@
-"""`python3 -m e2e.prepare dev|cluster|all|scale|autoscaler|for-tests`: what the Makefile calls."""
+"""`python3 -m e2e.prepare dev|cluster|all|scale|autoscaler|for-tests|torches|release`: what the Makefile calls."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import shutil
 import sys
 from collections.abc import Callable, Sequence
 
-from e2e.prepare import apt, debian, envs, limits, tools
+from e2e.prepare import apt, debian, envs, limits, tools, torches
 from e2e.prepare.basics import PrepareError, Progress
 from e2e.prepare.requirements import cannot_run, missing
 
@@ -57,6 +57,12 @@ def prepare_for_tests(progress: Progress) -> None:
         debian.unpack(debian.PROMETHEUS, progress)
 
 
+def prepare_release(progress: Progress) -> None:
+    """What a release is made with."""
+    envs.build_dev(progress)
+    tools.build(progress, tools.FOR_RELEASE)
+
+
 STEPS: dict[str, Callable[[Progress], object]] = {
     "dev": envs.build_dev,
     "cluster": prepare_cluster,
@@ -64,6 +70,8 @@ STEPS: dict[str, Callable[[Progress], object]] = {
     "scale": prepare_scale,
     "autoscaler": prepare_autoscaler,
     "for-tests": prepare_for_tests,
+    "torches": torches.build,
+    "release": prepare_release,
 }
 
 
@@ -74,7 +82,8 @@ def main() -> int:
         "step",
         choices=STEPS,
         help="dev: .venv; cluster: tools and environments; all: both; scale: for make bench-scale; "
-        "autoscaler: all, and for the scenarios with one; for-tests: that, and Prometheus",
+        "autoscaler: all, and for the scenarios with one; for-tests: that, and Prometheus; "
+        "torches: environments with older versions of torch; release: .venv and helm",
     )
     step: str = parser.parse_args().step
     progress = Progress()

@@ -13,7 +13,7 @@ import os
 import shutil
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,7 +72,7 @@ def build(progress: Progress) -> Environments:
     os.umask(0o022)  # pods that are not root read these files whatever umask the caller has
     with locked("environments", progress):
         if not wanted.complete():
-            uv = _uv(progress)
+            uv = prepared_uv(progress)
             _build_dependencies(uv, progress)
             _build_environments(uv, wanted, progress)
         for newest in (wanted.root, _dependencies()):
@@ -89,9 +89,9 @@ def build_dev(progress: Progress) -> None:
     if stamp.exists() and stamp.read_text() == key:
         return
     with locked("dev", progress):
-        uv = _uv(progress)
+        uv = prepared_uv(progress)
         if not (venv / "bin" / "python").exists():
-            _run(uv, progress, "making .venv", "venv", "--python", sys.executable, venv)
+            run_uv(uv, progress, "making .venv", "venv", "--python", sys.executable, venv)
         extras = ",".join(DEV_EXTRAS)
         _install(uv, progress, "installing the developer's environment", venv, "-e", f"{REPOSITORY}[{extras}]")
         # where PYTHONDONTWRITEBYTECODE is set, each process of the tests would compile torch, which takes 2-6 s;
@@ -107,7 +107,7 @@ def _build_dependencies(uv: Path, progress: Progress) -> None:
     unfinished = _emptied(final)
     for name in EXTRAS:
         venv = unfinished / name
-        _run(uv, progress, f"making the {name} environment", "venv", "--python", SYSTEM_PYTHON, venv)
+        run_uv(uv, progress, f"making the {name} environment", "venv", "--python", SYSTEM_PYTHON, venv)
         requirements = unfinished / f"{name}.txt"
         requirements.write_text("\n".join(_requirements(name)) + "\n")
         # compiled here, because pods cannot write what they have compiled
@@ -118,12 +118,12 @@ def _build_dependencies(uv: Path, progress: Progress) -> None:
 def _build_environments(uv: Path, wanted: Environments, progress: Progress) -> None:
     wheels = cache_dir() / "wheel"
     shutil.rmtree(wheels, ignore_errors=True)
-    _run(uv, progress, "building Perdure's wheel", "build", "--wheel", "--out-dir", wheels, REPOSITORY)
+    run_uv(uv, progress, "building Perdure's wheel", "build", "--wheel", "--out-dir", wheels, REPOSITORY)
     wheel = next(wheels.glob("perdure-*.whl"))
     unfinished = _emptied(wanted.root)
     for name in EXTRAS:
         venv = unfinished / name
-        _run(uv, progress, f"making {wanted.root / name}", "venv", "--python", SYSTEM_PYTHON, venv)
+        run_uv(uv, progress, f"making {wanted.root / name}", "venv", "--python", SYSTEM_PYTHON, venv)
         packages = _site_packages(venv)
         shutil.rmtree(packages)
         shutil.copytree(_site_packages(_dependencies() / name), packages, copy_function=os.link)
@@ -182,7 +182,8 @@ def _source() -> Iterator[bytes]:
                 yield path.read_bytes()
 
 
-def _uv(progress: Progress) -> Path:
+def prepared_uv(progress: Progress) -> Path:
+    """The installer, installed first if it is missing."""
     venv = cache_dir() / "uv"
     uv = venv / "bin" / "uv"
     with locked("uv", progress):
@@ -195,13 +196,19 @@ def _uv(progress: Progress) -> Path:
 
 
 def _install(uv: Path, progress: Progress, doing: str, venv: Path, *what: str | Path) -> None:
-    _run(uv, progress, doing, "pip", "install", "--python", venv / "bin" / "python", "-c", CONSTRAINTS, *what)
+    run_uv(uv, progress, doing, "pip", "install", "--python", venv / "bin" / "python", "-c", CONSTRAINTS, *what)
 
 
-def _run(uv: Path, progress: Progress, doing: str, *words: str | Path) -> None:
+def run_uv(uv: Path, progress: Progress, doing: str, *words: str | Path, more: Mapping[str, str] | None = None) -> None:
+    """Run one of its commands, with the project's cache, and with `more` variables in its environment."""
+    progress.run(doing, [uv, "--no-config", *words], env={**uv_environment(), **(more or {})})
+
+
+def uv_environment() -> dict[str, str]:
+    """The environment in which uv has the project's cache."""
     env = {**os.environ, "UV_CACHE_DIR": str(cache_dir() / "uv-cache"), "UV_PYTHON_DOWNLOADS": "never"}
     env.pop("VIRTUAL_ENV", None)
-    progress.run(doing, [uv, "--no-config", *words], env=env)
+    return env
 
 
 def _remove_old(wanted: Environments, progress: Progress) -> None:

@@ -132,6 +132,9 @@ FOR_AUTOSCALING = (
 # for tests of the API and of storage on a machine that cannot run the cluster
 WITHOUT_ROOT = tuple(module for module in MODULES if module.name in {"kubernetes", "versitygw"})
 
+# what `make release` needs, wherever it runs
+FOR_RELEASE = tuple(module for module in MODULES if module.name == "helm")
+
 
 def tool_folders() -> dict[str, Path]:
     """The folder of each module's binaries, whether built yet or not."""

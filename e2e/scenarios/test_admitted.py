@@ -89,6 +89,7 @@ def is_put_first(kubectl: Kubectl, namespace: str) -> bool:
     return bool(json.loads(said)["spec"]["containers"][0]["name"] == PROXY)
 
 
+@pytest.mark.chaos
 def test_a_mesh_that_puts_its_proxy_before_the_trainer_changes_nothing(
     lab: Lab, train: Train, undisturbed: Undisturbed
 ) -> None:

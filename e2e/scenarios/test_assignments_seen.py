@@ -54,7 +54,8 @@ class Assigned:
         return self.shown - self.told
 
 
-@pytest.mark.parametrize("count", [pytest.param(10, id="10"), pytest.param(100, id="100", marks=pytest.mark.chaos)])
+@pytest.mark.chaos
+@pytest.mark.parametrize("count", [10, 100])
 def test_an_assignment_right_after_readiness_is_shown_to_its_member(
     lab: Lab, lane: str, capsys: pytest.CaptureFixture[str], count: int
 ) -> None:

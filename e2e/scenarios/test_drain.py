@@ -40,6 +40,7 @@ def test_two_nodes_drained_at_once(lab: Lab, train: Train, undisturbed: Undistur
         training.trains(steps=12)
         nodes = training.node(rank=0), training.node(rank=1)
         assert nodes[0] != nodes[1]
+        training.shows_steps(1)
         with lab.drain(nodes[0]) as first, lab.drain(nodes[1]) as second:
             assert first.still_waits()
             drained = first.finish(), second.finish()

@@ -36,6 +36,7 @@ def test_a_finished_job_trains_nothing_when_it_is_applied_again(train: Train, un
     assert len(training.runs()) == 2
 
 
+@pytest.mark.chaos
 def test_a_job_that_begins_at_another_ones_commit_is_drained_and_ends_with_the_same_weights(
     lab: Lab, train: Train, undisturbed: Undisturbed
 ) -> None:

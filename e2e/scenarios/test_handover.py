@@ -29,9 +29,12 @@ def test_a_drained_member_is_replaced_while_everybody_trains(
         stays = training.member(1 - rank)["metadata"]["uid"]
         with lab.drain(training.node(rank)) as drain:
             drained = drain.finish()
+        told = training.says("Disrupted", "the run trains on while new members start, until")
         training.completes()
     assert stays in training.planned(2)
     assert drained.status == 0, drained.output
+    assert "Cannot evict pod as it would violate the pod's disruption budget" in drained.output
+    assert told["status"] == "True"
     assert training.ways() == [Way.LIVE]
     assert training.verdict() == nothing_lost(undisturbed(Config()))
 

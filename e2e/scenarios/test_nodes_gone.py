@@ -103,6 +103,7 @@ def test_a_job_goes_on_without_a_node_that_has_gone_silent_and_loses_no_finished
     assert (status["failures"]["code"], status["failures"]["infrastructure"]) == (0, 1)
 
 
+@pytest.mark.chaos  # for its pod it is as an eviction
 def test_a_member_that_the_scheduler_preempts_saves_and_its_place_is_taken_elsewhere(
     lab: Lab, lane: str, train: Train, undisturbed: Undisturbed
 ) -> None:

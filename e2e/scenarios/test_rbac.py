@@ -65,5 +65,5 @@ def test_every_right_is_used_somewhere_in_the_whole_test_run(audited: Audited, r
     others = api_audit_logs()
     if not others:
         pytest.skip("some rights are used in tests/api only: run both together")
-    difference = audit_rbac([audited.log, *others], audited.rendered, USER)
+    difference = audit_rbac([audited.log, *others], audited.rendered, USER, others=others)
     assert not difference.unused, sorted(map(str, difference.unused))

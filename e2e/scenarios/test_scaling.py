@@ -21,6 +21,7 @@ ELASTIC = Trouble(
 TWO_PACED_RUNS = Trouble(environ={"PACED_RUNS": "2"})
 
 
+@pytest.mark.chaos  # test_horizontal scales a training up and down
 def test_a_training_scaled_down_and_up_trains_each_batch_as_if_nothing_had_happened(
     train: Train, undisturbed: Undisturbed
 ) -> None:

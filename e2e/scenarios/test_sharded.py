@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from e2e.harness import evidence, observed, timeline
+from e2e.harness import evidence, observed, reported, timeline
 from e2e.harness.drain import Drained, uncordon
 from e2e.harness.job import Job, Manifest, merged, with_container
 from e2e.harness.lab import Lab
@@ -194,6 +194,8 @@ def test_a_sharded_training_loses_one_node_with_room_elsewhere_and_one_without_a
     assert (evidence.steps_lost(entries, trace), evidence.untraced(entries, trace)) == (0, [])
     assert tuple(evidence.batches(entries, trace)) == undisturbed.batches
     of_four = evidence.turns(entries, trace)[1].end
+    assert reported.untrue(watch.history, entries, trace) == []
+    assert len(reported.shown(watch.history)) > 1, told_last
     here, there = losses(said), losses(undisturbed.said.splitlines())
     assert here.keys() == there.keys()
     assert [here[step] for step in range(1, of_four + 1)] == [there[step] for step in range(1, of_four + 1)]
@@ -217,6 +219,42 @@ def test_a_drained_training_with_tensor_parallelism_goes_on_live(lab: Lab, lane:
     assert list(evidence.worlds(entries).items()) == [(1, 4), (2, 4)], told_last
     assert evidence.took_over(entries, 2), told_last
     assert (evidence.steps_lost(entries, trace), evidence.untraced(entries, trace)) == (0, [])
+    assert tuple(evidence.batches(entries, trace)) == undisturbed.batches
+    assert job.root.weight_hash() == undisturbed.weights
+
+
+@pytest.mark.chaos  # tests/unit/runtime/live replaces rank 0 of such a model
+def test_the_node_of_rank_0_is_drained_and_then_that_of_the_next_rank_0(lab: Lab, lane: str) -> None:
+    kind, members = FSDP, 2
+    spec = {
+        "replicas": members,
+        "checkpoint": {"everySteps": 10},
+        "disruption": {"replacementTimeoutSeconds": STANDBY_SECONDS},
+    }
+    made = tinygpt.manifest(lane, "case-first-fsdp", kind.arguments, PACE, spec)
+    job = lab.job(made, "case-first-fsdp")
+    try:
+        with job.watch() as watch, contextlib.ExitStack() as logs:
+            job.apply()
+            training = Sharded(lab, job, watch, logs)
+            moved = []
+            for run in (1, 2):
+                training.trains(run=run)
+                node = str(observed.member_of_rank(watch.history, 0)["spec"]["nodeName"])
+                moved.append(training.drained(node))
+                uncordon(lab.kubectl, [node])
+            training.trains(run=3)
+            training.hurries()
+            training.completes()
+            told_last = job.describe()
+    finally:
+        job.delete()
+    undisturbed = tinygpt.undisturbed(lab, kind.arguments, members)
+    entries, trace = job.root.entries(), job.root.trace().steps
+    assert [one.status for one in moved] == [0, 0], moved
+    assert [evidence.took_over(entries, run) for run in (2, 3)] == [True, True], told_last
+    assert (evidence.steps_lost(entries, trace), evidence.untraced(entries, trace)) == (0, [])
+    assert reported.untrue(watch.history, entries, trace) == []
     assert tuple(evidence.batches(entries, trace)) == undisturbed.batches
     assert job.root.weight_hash() == undisturbed.weights
 

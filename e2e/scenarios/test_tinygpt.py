@@ -46,6 +46,7 @@ def job(lab: Lab, lane: str) -> Iterator[Job]:
     job.delete()
 
 
+@pytest.mark.chaos  # test_sharded drains it too, in parts, and compares its losses
 def test_a_drained_tinygpt_has_the_undisturbed_ones_losses_one_by_one(lab: Lab, job: Job) -> None:
     with job.watch() as watch:
         job.apply()

@@ -57,6 +57,26 @@ def test_a_hanging_trainer_holds_up_a_drain_no_longer_than_its_exit_timeout(lab:
 
 
 @pytest.mark.chaos
+def test_a_rank_that_hangs_is_ended_by_its_agent_and_costs_no_finished_step(
+    train: Train, undisturbed: Undisturbed
+) -> None:
+    hanging = Trouble(
+        script="hanging.py",
+        environ={"SAVE_AT": "10", "HANG_AFTER": "30", "HANG_RANK": "1", "PACE_SECONDS": "0.3"},
+        spec={"checkpoint": {"everySteps": None, "everySeconds": 3600}, "failure": {"progressTimeoutSeconds": 20}},
+    )
+    with train(trouble=hanging) as training:
+        status = training.completes()
+        ended = training.says("Saved", "NoProgress")
+    assert ended["status"] == "False"
+    assert status["failures"]["code"] == 1
+    assert status["failures"].get("infrastructure", 0) == 0
+    verdict = training.verdict()  # the rank that was killed has not written what it traced of its last step
+    assert (verdict.steps_lost, status.get("stepsLost", 0), verdict.samples_repeated) == (0, 0, 0)
+    assert verdict.weights == undisturbed(Config()).weights
+
+
+@pytest.mark.chaos
 def test_a_drain_whose_new_members_cannot_import_the_script_ends_no_training(
     lab: Lab, train: Train, undisturbed: Undisturbed
 ) -> None:
@@ -66,11 +86,13 @@ def test_a_drain_whose_new_members_cannot_import_the_script_ends_no_training(
         node = training.node(rank=1)
         with lab.drain(node) as drain:
             training.watch.wait("new members fail three times", three_have_failed, seconds=240)
+            told = training.says("Disrupted", "waiting until .* is Ready")
             assert drain.still_waits()
             assert training.run() == 1
         uncordon(lab.kubectl, [node])
         training.hurries()
         status = training.completes()
+    assert told["status"] == "True"
     assert [status.get("failures", {}).get(kind, 0) for kind in ("code", "infrastructure")] == [0, 0]
     assert set(training.ways()) <= {Way.LIVE}  # whoever starts again cannot import the script
     assert training.verdict() == nothing_lost(undisturbed(Config()))

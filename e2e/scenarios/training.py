@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from e2e.cluster.s3 import S3
-from e2e.harness import evidence, observed, timeline
+from e2e.harness import evidence, observed, reported, timeline
 from e2e.harness.handover import Way, way_of
 from e2e.harness.job import Job, Manifest, merged, with_container
 from e2e.harness.lab import Lab, digits
@@ -65,6 +65,8 @@ class Trouble:
     """A server of its own."""
     devices: Mapping[str, str] = field(default_factory=dict)
     """How many of which resource each member asks for."""
+    heard: bool = True
+    """Whether an operator is there, and has the time, to hear its first report."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,7 @@ class Training:
 
     def __init__(self, lab: Lab, name: str, config: Config, trouble: Trouble, lane: str) -> None:
         self.config = config
+        self.heard = trouble.heard
         self.lab = lab
         self.job: Job = lab.job(manifest(config, trouble, name, lane), name, trouble.s3)
         self.watch: Watch = self.job.watch()
@@ -339,6 +342,10 @@ class Training:
         """Waits for a condition with this reason, now or before."""
         return self.watch.wait(f"condition {reason}", observed.has_condition(reason), seconds=seconds)
 
+    def says(self, kind: str, pattern: str, *, seconds: float = 60) -> Object:
+        """Waits until this condition says so, now or before."""
+        return self.watch.wait(f"{kind} says {pattern}", observed.says(kind, pattern), seconds=seconds)
+
     def is_disrupted_by(self, pattern: str, *, seconds: float = 90) -> str:
         """Waits until the condition Disrupted says so; its message."""
 
@@ -358,6 +365,15 @@ class Training:
         self.watch.wait("nothing asks the run to end", calm, seconds=seconds)
         assert not observed.asked_to_leave(self.watch.history, self.run())
 
+    def shows_steps(self, count: int) -> None:
+        """Waits until status has shown so many different steps: they come by the members' reports."""
+
+        def told(history: Sequence[Seen]) -> list[int] | None:
+            found = reported.shown(history)
+            return found if len(found) >= count else None
+
+        self.watch.wait(f"{count} steps in status.progress", told, seconds=START_SECONDS)
+
     def verdict(self) -> Verdict:
         """Judges what the training has left in the bucket."""
         entries, trace = self.job.root.entries(), self.job.root.trace().steps
@@ -367,6 +383,8 @@ class Training:
         if told.get("phase") in ("Completed", "Failed"):
             wrong = evidence.contradiction(told, entries, trace)
             assert not wrong, wrong
+        untrue = reported.untrue(self.watch.history, entries, trace, reports=self.heard)
+        assert not untrue, "\n".join(untrue)
         return Verdict(
             steps_lost=evidence.steps_lost(entries, trace),
             samples_lost=found.lost,

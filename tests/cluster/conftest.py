@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
@@ -14,7 +14,6 @@ NAME = "own"
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[Cluster]:
+def cluster(for_the_unit: ExitStack) -> Cluster:
     require_cluster()
-    with Cluster.up(NAME, nodes=2, owner=os.getpid()) as made:
-        yield made
+    return for_the_unit.enter_context(Cluster.up(NAME, nodes=2, owner=os.getpid()))

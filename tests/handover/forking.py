@@ -22,10 +22,13 @@ ENVIRON = {
 """The same for agents and ranks, so that one process forks them all: it has read this at its start. The locale is the
 one that an agent without any gives its zygote."""
 
+BUSY = {"SILENCE_SECONDS": "9"}
+"""A machine that is short of cores keeps a party from sending for three seconds, which would end the test's attempt."""
 
-def members(argv: Sequence[str], folder: Path, environ: Mapping[str, str]) -> LocalMembers:
-    """A job of these members."""
-    return LocalMembers(argv, folder, {**ENVIRON, **environ}, start=_agent)
+
+def members(argv: Sequence[str], folder: Path, environ: Mapping[str, str], *, processes: int = 1) -> LocalMembers:
+    """A job of these members, with so many ranks each."""
+    return LocalMembers(argv, folder, {**ENVIRON, **BUSY, **environ}, start=_agent, processes=processes)
 
 
 def undisturbed(arguments: Sequence[str], *, world: int, script: Path = SCRIPT) -> twin.Twin:

@@ -1,9 +1,10 @@
 """As paced.py, and one rank of run 1 is killed, or stands still, at one place of a step of a sharded model:
 `HARM=SIGKILL,2,12,backward python harmed_shards.py sharded_digits.py`.
 
-The signal (or RAISE: an error), the rank, the steps that it has done, and the place: before its forward pass, in its
-backward pass, when it has its final gradient (gradient), in the meeting when the others know that it comes (meeting),
-when it knows that they come (met), behind its optimizer's step (stepped), or behind the session's (counted).
+The signal (or RAISE: an error; or POD: its agent is killed, and all ranks of its pod die), the rank, the steps that it
+has done, and the place: before its forward pass, in its backward pass, when it has its final gradient (gradient), in
+the meeting when the others know that it comes (meeting), when it knows that they come (met), behind its optimizer's
+step (stepped), or behind the session's (counted).
 """
 
 from __future__ import annotations
@@ -50,6 +51,9 @@ class Harmed(Paced):
             print(f"HARM at {where}: process {os.getpid()}", flush=True)
             if SIGNAL == "RAISE":
                 raise RuntimeError("an error of the script's")
+            if SIGNAL == "POD":
+                os.kill(os.getppid(), signal.SIGKILL)
+                signal.pause()
             os.kill(os.getpid(), signal.Signals[SIGNAL])
 
 

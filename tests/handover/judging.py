@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from e2e.harness import evidence
-from e2e.harness.evidence import Entry, Samples, TracedStep
+from e2e.harness.evidence import Entry, Mark, Samples, TracedStep
 from perdure.wire import ExitKind, HandoverWord, Outcome
+from perdure.wire.account import CAUSES
 
 SAMPLES = 1536
 Lost = tuple[int, Samples, list[tuple[int, int]]]
@@ -89,3 +90,18 @@ def drawn(said: Iterable[str], *, lost: bool = False) -> set[str]:
     assert any(states), "no rank has said it"
     ranks = [[rank for rank, _ in some] for some in states]
     return {rank for some in ranks for rank in some if some.count(rank) > 1}
+
+
+def seconds_told(outcome: Outcome) -> float:
+    """The seconds of the accounts of its time, behind the restore of the first of its runs."""
+    times: list[dict[str, float]] = [asdict(one) for one in outcome.accounts]
+    causes = {*CAUSES, "productive", "unfinished"} - {"start", "restore"}
+    return sum(one[cause] for one in times for cause in causes)
+
+
+def seconds_traced(outcome: Outcome, marks: Sequence[Mark]) -> float:
+    """The same by its trace: from its restore to the end of its training."""
+    runs = {one.run for one in outcome.accounts}
+    began = min(mark.time for mark in marks if mark.name == "resumed" and mark.run == min(runs))
+    ended = max(mark.time for mark in marks if mark.name in ("completed", "exit") and mark.run == max(runs))
+    return ended - began

@@ -11,6 +11,7 @@ import re
 import signal
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -21,6 +22,7 @@ from typing import Final, Self
 
 from e2e.harness.lab import DIGITS
 from e2e.harness.local_members import SECONDS, LocalMember, LocalMembers
+from perdure.live.protocol.timing import SILENCE_SECONDS
 from perdure.wire import Leave, Outcome
 from tests.handover import forking
 
@@ -110,11 +112,15 @@ class Fault:
 
 @dataclass
 class Job:
-    """Three ranks and spare members that warm up; used as a context manager."""
+    """Three ranks, or so many, and spare members that warm up; used as a context manager."""
 
     folder: Path
     epochs: int
     script: Path = SCRIPT
+    world: int = WORLD
+    more: Sequence[str] = ()
+    """Of the script's arguments."""
+    environ: Mapping[str, str] = field(default_factory=dict)
     run: int = 1
     """The one that is on."""
     planned: int = 1
@@ -130,14 +136,14 @@ class Job:
         self._ending: list[str] = []
         """Members that have nothing to do any more."""
         environ = PACE | {"HOLD": str(self._hold), "HOLD_SECONDS": "60", "HURRY": str(self._hurry)}
-        environ |= {"PERDURE_EVERY_STEPS": "10"}
-        argv = [sys.executable, str(HOLDING), str(self.script), *arguments(self.epochs)]
+        environ |= {"PERDURE_EVERY_STEPS": "10", "SILENCE_SECONDS": str(SILENCE_SECONDS), **self.environ}
+        argv = [sys.executable, str(HOLDING), str(self.script), *arguments(self.epochs), *self.more]
         self.members = forking.members(argv, self.folder, environ)
 
     def __enter__(self) -> Self:
         with ExitStack() as begun:  # what fails here ends its processes as well
             begun.push(self.members.__enter__())
-            self.ranks, self.spares = self._names(WORLD), self._names(SPARES)
+            self.ranks, self.spares = self._names(self.world), self._names(SPARES)
             self.members.first_run(*self.ranks, beside=self.spares)
             self._trains(self.ranks, 1)
             begun.pop_all()
@@ -244,7 +250,9 @@ class Job:
 
         def traced() -> bool:
             steps = self.members.root.trace().steps
-            return len({one.rank for one in steps if (one.run, one.step) == (self.run, opened.body["step"])}) == WORLD
+            return (
+                len({one.rank for one in steps if (one.run, one.step) == (self.run, opened.body["step"])}) == self.world
+            )
 
         self.members.waits("all traces of the last step", traced)
 
@@ -309,7 +317,7 @@ class Job:
     def _begins_anew(self, following: int, survivors: list[str]) -> None:
         """It is unknown which of the two runs is current, and each has lost a member: both are named."""
         self._keep_spares()
-        fresh = [self.spares.pop(0) for _ in range(WORLD - len(survivors))]
+        fresh = [self.spares.pop(0) for _ in range(self.world - len(survivors))]
         for name in fresh:
             self._waits_until_warm(name)
         lost, self.planned = (self.run, following), self.planned + 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +45,10 @@ class Told:
             return ForkedRank.start(command, **{**options, "env": environ, "pass_fds": [reports.fileno()]})
 
     def costs(self) -> list[tuple[DeathCost | None, int | None]]:
-        """In the order in which they were told, each once in a row."""
+        """In the order in which they were told, each once in a row, from the first that is known on."""
         told = [read_report(line) for line in self._file.read_bytes().splitlines()]
-        found = [(one.death_cost, one.death_steps) for one in told if isinstance(one, Figures)]
+        every = [(one.death_cost, one.death_steps) for one in told if isinstance(one, Figures)]
+        found = list(dropwhile(lambda one: one == (None, None), every))
         return [one for number, one in enumerate(found) if number == 0 or one != found[number - 1]]
 
 

@@ -70,8 +70,8 @@ def digits(
 def begins(job: LocalMembers, run: int, members: Sequence[str], lost: Sequence[int]) -> None:
     """As the operator does once a replacement is warm."""
     master = f"127.0.0.1:{free_port()}"
-    for rank, name in enumerate(members):
-        job.members[name].assign(Train(run, rank, len(members), master, "member lost", 60, 75, lost=tuple(lost)))
+    for rank, name in job.ranked(members):
+        job.members[name].assign(Train(run, rank, job.world(members), master, "member lost", 60, 75, lost=tuple(lost)))
 
 
 def ends(job: LocalMembers, members: Sequence[str]) -> list[Outcome]:
@@ -127,8 +127,33 @@ def test_wherever_in_a_step_it_dies(tmp_path: Path, two: twin.Twin, where: str) 
 
 
 @pytest.mark.parametrize(
-    "kernel", [pytest.param(kernel, marks=() if kernel == "fused" else LONGER) for kernel in forking.KERNELS]
+    ("how", "where", "at"),
+    [
+        ("sleeps", "optimizer", 12),
+        *(pytest.param(*case, marks=LONGER) for case in (("sleeps", "backward", 12), ("stops", "optimizer", 30))),
+    ],
 )
+def test_a_rank_that_hangs_is_ended_and_costs_no_finished_step(
+    tmp_path: Path, two: twin.Twin, how: str, where: str, at: int
+) -> None:
+    """Its own agent ends it; the other rank, which waits for it, loses a peer and leaves an image."""
+    pace = {"HANGS": how, "PERDURE_PROGRESS_TIMEOUT_SECONDS": "6"}
+    pace |= {"PACE_SECONDS": "0.5"} if how == "stops" else {}  # its agent needs to have heard how long a step takes
+    with digits(tmp_path, dies=f"1,{at},{where}", pace=pace) as job:
+        job.first_run("a", "b", beside="c")
+        ended = job.members["b"].outcome()
+        assert ended.error is not None
+        assert (ended.outcome, ended.error.name, ended.step) == (ExitKind.FAILED, "NoProgress", at)
+        begins(job, 2, "ac", [1])
+        ends(job, "ac")
+        assert job.members["b"].said.count("rank 1: no progress for") == (how == "sleeps")
+    assert begun_from(job, 2) == {"run": 1, "step": at + (where == "optimizer")}
+    assert steps_lost(job) == 0
+    assert job.root.weight_hash() == two.weights
+
+
+@LONGER  # test_members has them in a run that begins in place
+@pytest.mark.parametrize("kernel", forking.KERNELS)
 def test_weights_and_moments_of_other_memory_orders_come_back_from_an_image(tmp_path: Path, kernel: str) -> None:
     script = forking.in_other_orders(tmp_path, kernel)
     with digits(tmp_path, dies=f"1,{KILLED_AT},optimizer", trains=script) as job:
@@ -192,6 +217,7 @@ def test_a_decider_that_dies_when_all_have_voted_costs_no_finished_step(tmp_path
     assert job.root.weight_hash() == two.weights
 
 
+@LONGER
 def test_a_newcomer_that_may_be_the_last_to_hold_the_state_of_a_single_rank_keeps_it(
     tmp_path: Path, one: twin.Twin
 ) -> None:
@@ -248,7 +274,7 @@ def test_a_leaver_whose_newcomer_dies_before_it_knows_go_keeps_the_last_of_the_s
 @pytest.mark.parametrize(
     ("old", "new", "phase"),
     [
-        pytest.param("a", "ab", "putting", id="the-second-has-not-begun"),
+        pytest.param("a", "ab", "putting", id="the-second-has-not-begun", marks=LONGER),
         pytest.param("ab", "a", "put", id="the-second-leaves"),
     ],
 )

@@ -79,7 +79,7 @@ def collect(capfd: pytest.CaptureFixture[str]) -> str:
     return capfd.readouterr().out.splitlines()[-1]
 
 
-@pytest.mark.parametrize("victim", ["uploader", "trainer", "agent"])
+@pytest.mark.parametrize("victim", ["uploader", "trainer", pytest.param("agent", marks=pytest.mark.chaos)])
 def test_a_kill_between_two_parts_of_a_save(
     tmp_path: Path, server: S3Server, undisturbed: str, victim: str, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,14 @@ from e2e.harness.lab import DIGITS
 from e2e.harness.local_members import LocalMembers
 from perdure.wire import ExitKind
 from tests.handover import forking
-from tests.handover.judging import NOTHING, drawn, lost
+from tests.handover.judging import NOTHING, drawn, lost, seconds_told, seconds_traced
 
 PACED = Path(__file__).parents[2] / "e2e" / "scenarios" / "trainers" / "paced.py"
 SCRIPT = DIGITS / "train.py"
 EPOCHS = 4
 STEPS = EPOCHS * 24
+STALLED = 0.5
+"""A busy machine may stop a process so long between two looks at the clock."""
 PACE = {"PACE_SECONDS": "0.03", "PACE_HOLD_SECONDS": "1", "PACED_RUNS": "1"}
 LONGER = pytest.mark.chaos
 LEAVERS = [pytest.param("ab", "ac", id="rank-1-leaves", marks=LONGER), pytest.param("ab", "cb", id="rank-0-leaves")]
@@ -55,6 +58,12 @@ def test_a_newcomer_takes_the_leavers_place_between_two_batches(
     stood_still = [record.parts["pause"] for one in ended for record in one.handovers if "pause" in record.parts]
     assert len(stood_still) == 1  # the stayer's: a newcomer has nothing to stop
     assert stood_still[0] > 0
+    (stayer,) = (one for one in ended if len(one.accounts) == len("ab"))
+    first, second = stayer.accounts
+    assert [one.live for one in (first, second)] == [False, True]
+    assert (first.step, second.began, second.step) == (second.began, left.step, STEPS)
+    assert first.handover + second.handover == pytest.approx(stood_still[0], abs=STALLED)
+    assert seconds_told(stayer) == pytest.approx(seconds_traced(stayer, job.root.trace().marks), abs=STALLED)
     assert evidence.took_over(entries, 2)
     assert lost(entries, steps, epochs=EPOCHS) == NOTHING
     assert drawn(member.said for member in job.members.values()) == set()
@@ -88,6 +97,10 @@ def test_a_newcomer_that_gets_no_hand_over_begins_in_place_when_the_older_run_ha
     entries, steps = job.root.entries(), job.root.trace().steps
     assert [one.outcome for one in ended] == [ExitKind.COMPLETED, ExitKind.COMPLETED]
     assert not evidence.took_over(entries, 2)
+    (stayer,) = (one for one in ended if len(one.accounts) == len("ab"))
+    assert [(one.live, one.unsaved_steps) for one in stayer.accounts] == [(False, 0), (False, 0)]
+    again = replace(stayer, accounts=stayer.accounts[1:])
+    assert seconds_told(again) == pytest.approx(seconds_traced(again, job.root.trace().marks), abs=STALLED)
     assert lost(entries, steps, epochs=EPOCHS) == NOTHING
     assert drawn(member.said for member in job.members.values()) == set()
     assert job.root.weight_hash() == undisturbed.weights

@@ -43,19 +43,24 @@ def undisturbed() -> twin.Twin:
 
 def hsdp(folder: Path, harm: str, *more: str, **environ: str) -> LocalMembers:
     command = [sys.executable, str(HERE / "harmed_shards.py"), str(SCRIPT), *ARGUMENTS, *more]
-    pace = environ | {"PACE_SECONDS": "0.02", "PACED_RUNS": "1", "PACE_RECORDED": "1", "PACE_HOLDS": "99"}
+    pace = {"PACE_SECONDS": "0.02", "PACED_RUNS": "1", "PACE_RECORDED": "1", "PACE_HOLDS": "99", **environ}
     return forking.members(command, folder, {**pace, "HARM": harm})
 
 
 def judge(job: LocalMembers, where: str, ended: Sequence[Outcome], undisturbed: twin.Twin) -> None:
-    entries, steps = job.root.entries(), job.root.trace().steps
-    begun = begun_from(job, 2)
+    step = loses_nothing(job, ended, undisturbed, lost=1)
+    assert step in ((AT + 1,) if where in PASSED else (AT, AT + 1))
+
+
+def loses_nothing(job: LocalMembers, ended: Sequence[Outcome], undisturbed: twin.Twin, *, lost: int) -> int:
+    """The step from which the run behind the lost one has begun."""
+    begun = begun_from(job, lost + 1)
     assert begun, [member.said for member in job.members.values()]
-    assert begun["run"] == 1
-    assert begun["step"] in ((AT + 1,) if where in PASSED else (AT, AT + 1))
-    assert {one.rescue for one in ended} == {Rescue(2, begun["step"], 1)}
-    assert evidence.steps_lost(entries, steps) == 0
+    assert begun["run"] == lost
+    assert {one.rescue for one in ended} == {Rescue(lost + 1, begun["step"], lost)}
+    assert evidence.steps_lost(job.root.entries(), job.root.trace().steps) == 0
     assert job.root.weight_hash() == undisturbed.weights
+    return int(begun["step"])
 
 
 def loses(folder: Path, undisturbed: twin.Twin, harm: str, rank: int, where: str) -> Outcome:
@@ -79,14 +84,8 @@ def test_a_rank_of_a_sharded_model_that_dies_costs_no_finished_step(
     loses(tmp_path, undisturbed, "SIGKILL", rank, where)
 
 
-@pytest.mark.parametrize(
-    ("where", "rank"),
-    [
-        pytest.param(where, rank, marks=() if (where, rank) == ("stepped", 3) else LONGER)
-        for where in PLACES
-        for rank in (0, 3)
-    ],
-)
+@LONGER
+@pytest.mark.parametrize(("where", "rank"), [(where, rank) for where in PLACES for rank in (0, 3)])
 def test_nor_does_one_whose_script_raises_an_error(
     tmp_path: Path, undisturbed: twin.Twin, where: str, rank: int
 ) -> None:
@@ -109,6 +108,31 @@ def test_nor_does_one_that_stands_still_and_goes_on_when_the_next_run_trains(
         os.kill(process, signal.SIGCONT)
         ended = ends(job, new)
     judge(job, where, ended, undisturbed)
+
+
+@LONGER
+@pytest.mark.parametrize(
+    ("old", "new", "dies"), [("abcd", "abce", "a"), ("abcd", "ebcd", "e"), ("ab", "aefb", "a"), ("abcdef", "abef", "f")]
+)
+def test_one_that_dies_after_a_live_hand_over_costs_no_finished_step(
+    tmp_path: Path, undisturbed: twin.Twin, old: str, new: str, dies: str
+) -> None:
+    """One that was there before, or one that has come with it: those that are left hold what it did."""
+    with hsdp(tmp_path, "SIGKILL,9,9,nowhere", PACE_SECONDS="0.15", PACED_RUNS="2") as job:
+        job.first_run(*old, beside=sorted({*new, "g"} - set(old)))
+        job.trains(1, 4)
+        job.moves(old, new, run=1)
+        job.trains(2, 4)
+        job.kill(dies)
+        after = new.replace(dies, "g")
+        begins(job, 3, after, [2])
+        ended = ends(job, after)
+    assert evidence.took_over(job.root.entries(), 2)
+    if len(old) == len(new):
+        loses_nothing(job, ended, undisturbed, lost=2)
+        return
+    assert begun_from(job, 3)["run"] == 2
+    assert evidence.steps_lost(job.root.entries(), job.root.trace().steps) == 0
 
 
 @LONGER

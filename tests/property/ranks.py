@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from e2e.harness.local_run import free_port
+from tests.support.forked import Forked
 from tests.support.forks import die_with_parent
 
 REPOSITORY = Path(__file__).parents[2]
@@ -64,11 +65,9 @@ class Forge:
         """Starts it; it is ready when the first run is."""
         names = ("PERDURE_", "PROPERTY_")
         environ = {name: value for name, value in os.environ.items() if not name.startswith(names)}
-        environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
-        command = [sys.executable, "-m", "tests.property.ranks"]
-        self._process = subprocess.Popen(
-            command, cwd=REPOSITORY, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        environ |= {"OMP_NUM_THREADS": "1"}
+        command, pipe = ["-m", "tests.property.ranks"], subprocess.PIPE
+        self._process = Forked(command, cwd=REPOSITORY, env=environ, stdin=pipe, stdout=pipe)
         return self
 
     def __exit__(

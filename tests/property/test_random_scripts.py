@@ -10,7 +10,7 @@ import pytest
 from tests.property.play import Request, contradiction, report, shrunk
 from tests.property.ranks import Forge
 
-CASES = 6
+CASES = 4
 PROGRAMS = 4
 """In each case: what one process plays one after another."""
 MANY = 300

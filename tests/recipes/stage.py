@@ -4,7 +4,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from e2e.harness.local_run import free_port
 from perdure.live.protocol.parties import attempt_of
 from perdure.wire import Env, Handover, Leave, Train, write_handover
 from perdure.wire.channel import write_offer
+from tests.support.forked import Forked
 
 REPOSITORY = Path(__file__).parents[2]
 HAND_OVER_SECONDS = 60
@@ -62,11 +62,9 @@ class Stage:
     @contextmanager
     def opened(cls, *modules: str) -> Iterator[Self]:
         """`modules` are imported before the first fork."""
-        command = [sys.executable, "-m", "tests.recipes.play", *modules]
+        command = ["-m", "tests.recipes.play", *modules]
         environ = {**os.environ, "OMP_NUM_THREADS": "1", "PERDURE_CHECK_SECONDS": "0", "GLOO_SOCKET_IFNAME": "lo"}
-        with subprocess.Popen(
-            command, cwd=REPOSITORY, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        ) as player:
+        with Forked(command, cwd=REPOSITORY, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as player:
             assert player.stdin
             assert player.stdout
             yield cls(player.stdin, player.stdout)

@@ -69,6 +69,8 @@ class ApiServer:
         self.changes: deque[Change] = deque(maxlen=_KEPT)
         self._observers: dict[str, list[Callable[[Change], object]]] = {kind: [] for kind in KINDS}
         self._texts: dict[str, tuple[Json, str]] = {}
+        self._by_node: dict[str, list[Json]] = {}
+        """The pods of each node, until one changes."""
         self.policy = Policy()
         self.evictions = False
         """The feature gate EvictionRequestAPI."""
@@ -108,6 +110,13 @@ class ApiServer:
     def each(self, kind: str) -> list[Json]:
         """In no order, fast."""
         return list(self._objects[kind].values())
+
+    def pods_on(self, node: str) -> list[Json]:
+        """As of `each`: many ask between two changes."""
+        if not self._by_node:
+            for pod in self._objects[PODS].values():
+                self._by_node.setdefault(node_of(pod), []).append(pod)
+        return list(self._by_node.get(node, ()))
 
     def text(self, raw: Json) -> str:
         """Its JSON: clients read a state again and again."""
@@ -277,6 +286,7 @@ class ApiServer:
         self.version = next(self._versions) + 1
         raw["metadata"] = dict(raw["metadata"]) | {"resourceVersion": str(self.version)}
         self._objects[kind][key] = raw
+        self._forget(kind)
         self._tell(Change(self.version, event, kind, raw, old, by))
         return raw
 
@@ -284,7 +294,12 @@ class ApiServer:
         self.version = next(self._versions) + 1
         gone = old | {"metadata": old["metadata"] | {"resourceVersion": str(self.version)}}
         del self._objects[kind][key_of(old)]
+        self._forget(kind)
         self._tell(Change(self.version, "DELETED", kind, gone, old, by))
+
+    def _forget(self, kind: str) -> None:
+        if kind == PODS:
+            self._by_node.clear()
 
     def _tell(self, change: Change) -> None:
         self.changes.append(change)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final, cast
 
 import perdure.checkpoint.rescue as rescuing
@@ -23,7 +24,7 @@ from perdure.log.images import ImageOffer, Stamp
 from perdure.wire import CommitRef
 from tests.simulation.gang import Track
 from tests.simulation.interface import MemberHost
-from tests.simulation.parts import position_of, repeatable, shard_of
+from tests.simulation.parts import in_steps, position_of, repeatable, shard_of
 from tests.simulation.store import Access, Tape
 
 LEAVING_SECONDS: Final = (0.05, 0.5)
@@ -48,7 +49,7 @@ class Image:
     def step(self) -> int:
         return self.track.step
 
-    @property
+    @cached_property
     def label(self) -> image_file.Label:
         stamp = Stamp(self.uid, self.run, self.step, self.rank, self.world)
         same = checksum(f"{self.run} {self.step} {self.track.epoch} {self.track.consumed}".encode())
@@ -73,7 +74,7 @@ async def rescue(host: MemberHost, root: str, asked: CommitImage, images: Sequen
     uid, run = images[0].uid, asked.run
 
     def act() -> CommitRef:
-        with repeatable(rescuing, tape, host), repeatable(writing, tape, host):
+        with repeatable(rescuing, tape, host), repeatable(writing, tape, host), in_steps(rescuing, tape):
             return rescuing.rescue(tape, uid, run, left, aborted=asked.aborted, successor=asked.successor)
 
     while True:

@@ -286,6 +286,10 @@ class Kubelet:
         """Whether the pod is one that does not go away, or not before its grace is over."""
         return uid in self._workers and (self._workers[uid].stuck or self._workers[uid].hung)
 
+    def hangs(self, uid: str) -> bool:
+        """Whether PID 1 of the pod is stopped."""
+        return uid in self._workers and self._workers[uid].hung
+
     def forget(self, uid: str) -> None:
         self._workers.pop(uid, None)
 

@@ -63,7 +63,8 @@ class OperatorProcess:
         self._leader: Leader = self.process.context.run(
             Leader, api, LEASE, identity, workers=4, clocks=clocks, cache=cache, unchanged=unchanged
         )
-        watch = Watch(self._leader.cache, self._leader.queue)
+        self._monotonic = monotonic
+        watch = Watch(self._leader.cache, self._leader.queue, self._leader.echoes)
 
         def take_in(kind: str, event: str | None, raw: Json) -> None:
             watch.take_in(_RESOURCES[kind], event, raw)
@@ -84,6 +85,11 @@ class OperatorProcess:
         """Whether it believes to be the leader."""
         return self.alive and self._leader.leading
 
+    @property
+    def synced(self) -> bool:
+        """Whether it leads and has read everything: until then it runs no round."""
+        return self.alive and self._leader.knows_all
+
     def picture(self) -> dict[tuple[str, objects.Key], int]:
         """Its picture of the cluster: the versions of jobs, their pods, budgets and nodes, by kind and key."""
         cache = self._leader.cache
@@ -91,6 +97,10 @@ class OperatorProcess:
         found |= {(BUDGETS.plural, one.key): one.version for one in cache.budgets()}
         found |= {(NODES.plural, key): one.version for key in cache.keys(NODES) if (one := cache.node(key[1]))}
         return found | {(PODS.plural, one.key): one.version for job in cache.jobs() for one in cache.pods(job.key)}
+
+    def watch_lag(self) -> float:
+        """Seconds since the oldest of its status writes that its watch has not shown: what it tells Prometheus."""
+        return self._leader.echoes.oldest(self._monotonic())
 
     def remembers(self, namespace: str, job: str) -> list[str]:
         """Names of deleted pods of that job of which it keeps how they were."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any, Final
 
@@ -57,3 +58,14 @@ def repeatable(module: ModuleType, tape: Tape, host: MemberHost) -> Iterator[Non
         yield
     finally:
         vars(module).update(kept)
+
+
+@contextmanager
+def in_steps(module: ModuleType, tape: Tape) -> Iterator[None]:
+    """A module that writes the parts of many ranks one after the other writes each once."""
+    put = vars(module)["put_part"]
+    vars(module)["put_part"] = lambda *given: tape.step(partial(put, *given))
+    try:
+        yield
+    finally:
+        vars(module)["put_part"] = put

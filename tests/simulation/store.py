@@ -268,7 +268,7 @@ class Tape(StoreCalls):
 
     So everything between two calls happens at one instant, and between them anything may happen, as with processes. The
     code's own state is restored before it starts again; `once` makes its random draws and clock readings the same each
-    time.
+    time. Code of many calls takes time with their square, but for what `step` passes over.
     """
 
     def __init__(self, access: Access) -> None:
@@ -276,10 +276,11 @@ class Tape(StoreCalls):
         self._answers: list[Any] = []
         self._at = 0
         self._waiting: _Suspended | None = None
+        self._done: dict[int, tuple[Any, int]] = {}
 
     async def run(self, act: Callable[[], Any], *kept: object) -> Any:
         """What `act` returns or raises; `kept` are the objects it changes, each with plain attributes."""
-        self._answers = []
+        self._answers, self._done = [], {}
         before = [_attributes(thing) for thing in kept]
         while True:
             self._at, self._waiting = 0, None
@@ -304,6 +305,15 @@ class Tape(StoreCalls):
             self._answers.append(make())
         self._at += 1
         return self._answers[self._at - 1]
+
+    def step(self, make: Callable[[], Any]) -> Any:
+        """What `make` returns; once it has, it is not played again. It changes no object."""
+        begun = self._at
+        if begun not in self._done:
+            result = make()
+            self._done[begun] = result, self._at
+        result, self._at = self._done[begun]
+        return result
 
     def _answer(self, call: Call) -> Any:
         if self._waiting:  # a `finally` on the way out: it has its turn when the code gets there by itself

@@ -91,6 +91,16 @@ def test_a_leaders_picture_is_judged_even_while_no_status_can_be_written(monkeyp
     assert history.world.server.policy.refuse_status, "it was seen only after the faults had stopped"
 
 
+def test_a_pod_that_a_completed_job_leaves_over_is_found_though_an_agent_was_stopped_in_that_history(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kubelet.Kubelet, "hangs", lambda *_: False)  # so the stopped one is like any other
+    played = (History(Request(seed, only=("hung-at-the-end",))).play().violation for seed in range(6))
+    violation = next((one for one in played if one is not None), None)
+    assert violation is not None
+    assert violation.check == "leftover"
+
+
 def test_a_job_whose_script_cannot_change_members_live_grows_with_the_newcomers_it_has(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -163,6 +163,34 @@ def test_code_under_the_tape_makes_each_call_once_and_its_objects_change_once() 
     assert counter.count == 21
 
 
+def test_a_step_under_the_tape_is_played_until_it_is_done_and_the_code_goes_on_behind_it() -> None:
+    bucket, begun = Bucket(), list[str]()
+
+    async def story() -> list[str]:
+        tape = Tape(access(bucket))
+
+        def put(name: str) -> str:
+            begun.append(name)
+            tape.put(name, b"", if_absent=True)
+            tape.put(f"{name}-index", tape.once(name.encode))
+            return name
+
+        def work() -> list[str]:
+            parts = [tape.step(lambda name=name: put(name)) for name in ("a", "b")]  # type: ignore[misc]
+            with pytest.raises(KeyExists):
+                tape.step(lambda: put("a"))
+            return [*parts, *tape.list("")]
+
+        found: list[str] = await tape.run(work)
+        return found
+
+    assert in_virtual_time(story) == ["a", "b", "a", "a-index", "b", "b-index"]
+    assert begun == ["a"] * 3 + ["b"] * 3 + ["a"] * 3
+    assert bucket.objects == {
+        f"{ROOT}/{name}": name[:1].encode() * name.endswith("-index") for name in ("a", "a-index", "b", "b-index")
+    }
+
+
 def test_between_two_calls_of_code_under_the_tape_others_have_their_turn() -> None:
     bucket = Bucket()
 

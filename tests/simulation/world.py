@@ -16,7 +16,7 @@ from tests.simulation.apiserver import ApiServer
 from tests.simulation.clock import VirtualLoop
 from tests.simulation.interface import Behaviour, Bucket
 from tests.simulation.link import Knobs
-from tests.simulation.objects import NODES, PODS, Json
+from tests.simulation.objects import NODES, Json
 
 
 class PodNetwork:
@@ -122,7 +122,7 @@ class World:
         return self.server.find(NODES, "", name)
 
     def pods_on(self, node: str) -> list[Json]:
-        return [one for one in self.server.each(PODS) if one["spec"].get("nodeName") == node]
+        return self.server.pods_on(node)
 
     def _on_done(self, task: asyncio.Task[Any]) -> None:
         if not task.cancelled():

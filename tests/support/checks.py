@@ -29,7 +29,10 @@ CHECKS: Mapping[str, Sequence[str | Path]] = {
     "CRD": [PYTHON, "-m", "perdure_operator.schema.crd", "--check"],
     "reference": [PYTHON, "-m", "perdure_operator.schema.reference_page", "--check"],
     "signals": [PYTHON, "-m", "perdure_operator.schema.signals_page", "--check"],
+    "dashboards": [PYTHON, "-m", "helm.dashboards", "--check"],
+    "pictures": [PYTHON, "-m", "tests.unit.operator.cli.kubectl.pictures", "--check"],
     "names of tests": [PYTHON, "-m", "tests.support.names_of_tests"],
+    "tests of older torches": [PYTHON, "-m", "tests.support.torch_versions", "--check"],
     "README": [PYTHON, "-m", "tests.support.readme_box"],
 }
 SECONDS = 90

@@ -3,12 +3,14 @@
 `Forked` is a `subprocess.Popen` of this interpreter, or of another one; its process is a child of the test's own, ends
 with it, and finds what a new interpreter would have set up: arguments, `__main__`, working directory, environment,
 files, random numbers. What a library or the interpreter reads once, at its start, is as in a process that is executed,
-too: each such environment has a parent of its own. What differs: modules are imported, the collector leaves them out,
-as in what an agent's zygote forks, sets have one order in all of one parent's processes, and the interpreter ends after
-its exit handlers, without taking its modules down (a second). Tests that look at these execute theirs.
+too: each such environment has a parent of its own. A parent that has imported more is forked from it. What differs:
+modules are imported, the collector leaves them out, as in what an agent's zygote forks, sets have one order in all of
+an environment's processes, and the interpreter ends after its exit handlers, without taking its modules down (a
+second). Tests that look at these execute theirs.
 
 `ForkedAgent` is an agent whose first zygote is forked as well. What this zygote forks is as in a pod, but that it ends
 as above.
+`ForkedLauncher` is torchrun, whose ranks are forked as well.
 `forked_ranks` makes `perdure.testing.processes` fork its ranks, and `run_forked` is subprocess.run.
 
 The parent is this module run as a program. It forks twice, so that the test's process, for this moment a subreaper,
@@ -25,6 +27,7 @@ import gc
 import importlib
 import importlib.machinery
 import inspect
+import io
 import json
 import os
 import runpy
@@ -49,8 +52,9 @@ EXAMPLES = ("sklearn.datasets",)
 """What examples/digits imports: agents of tests train it."""
 READ_AT_A_START = (
     *("PYTHON", "LD_", "MALLOC_", "LC_", "LANG", "TZ", "TMP", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_"),
-    *("TORCH", "GLOO_", "CUDA_", "HF_"),
+    *("TORCH", "CUDA_", "HF_"),
 )
+"""Gloo reads its own when it connects."""
 POLL_SECONDS = 0.0002
 _PR_SET_CHILD_SUBREAPER = 36
 _MOST_BYTES, _MOST_FILES = 1 << 20, 32
@@ -87,7 +91,7 @@ class Executed(subprocess.Popen[str]):
 class Forked(Executed):
     """The same, forked; where there is no subreaper, it is executed."""
 
-    _is_agent = _is_keeper = False
+    _is_agent = _is_keeper = _is_launcher = False
     _modules: Sequence[str] = MODULES
 
     def _execute_child(self, *given: Any) -> None:
@@ -98,7 +102,7 @@ class Forked(Executed):
         asked = inspect.signature(execute).bind(self, *given).arguments
         request, files = _request(asked)
         try:
-            request |= {"agent": self._is_agent, "keeper": self._is_keeper}
+            request |= {"agent": self._is_agent, "keeper": self._is_keeper, "launcher": self._is_launcher}
             with _ONE_AT_A_TIME:
                 self.pid = _Parent.of(asked["args"][0], asked["env"], self._modules).child(request, files)
             self._child_created = True
@@ -139,11 +143,22 @@ class ForkedKeeper(Forked):
         super().__init__(command[1:], python=command[0], **options)
 
 
+class ForkedLauncher(Forked):
+    """`python -m torch.distributed.run ...`: the Python processes that it starts are forked from one of its own."""
+
+    _is_launcher = True
+
+
 def run_forked(
-    arguments: Sequence[str], *, cwd: Path, env: Mapping[str, str], seconds: float
+    arguments: Sequence[str],
+    *,
+    cwd: Path,
+    env: Mapping[str, str],
+    seconds: float,
+    start: type[Forked] = Forked,
 ) -> subprocess.CompletedProcess[str]:
     """`python ARGUMENTS` to its end, forked, with what it has written."""
-    process = Forked(arguments, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = start(arguments, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
         said = process.communicate(timeout=seconds)
     finally:
@@ -186,27 +201,46 @@ class _Parent:
     """The test's end of a process that forks; it ends with the test's."""
 
     _ALL: ClassVar[dict[str, _Parent]] = {}
+    _PROCESSES: ClassVar[list[subprocess.Popen[bytes]]] = []
 
     @classmethod
     def of(cls, python: str, environ: Mapping[str, str], modules: Sequence[str]) -> _Parent:
         """That of this interpreter and environment with these modules; started when it is first asked for."""
+        assert tuple(modules[: len(MODULES)]) == MODULES
         lasting = {name: value for name, value in environ.items() if name.startswith(READ_AT_A_START)}
-        key = json.dumps([os.getpid(), python, lasting, modules], sort_keys=True)
+        further = modules[len(MODULES) :]
+        key = json.dumps([os.getpid(), python, lasting, further], sort_keys=True)
         if key not in cls._ALL:
             found = {name: environ[name] for name in ("PATH", "HOME") if name in environ}
-            cls._ALL[key] = cls(python, {**lasting, **found}, modules)
+            cls._ALL[key] = (
+                cls.of(python, environ, MODULES)._with(further) if further else cls._started(python, lasting | found)
+            )
         return cls._ALL[key]
 
-    def __init__(self, python: str, environ: Mapping[str, str], modules: Sequence[str]) -> None:
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._process = subprocess.Popen(
-            [python, __file__, str(theirs.fileno()), *modules],
-            env=environ,
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-        )
-        theirs.close()
+    @classmethod
+    def _started(cls, python: str, environ: Mapping[str, str]) -> _Parent:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            cls._PROCESSES.append(
+                subprocess.Popen(
+                    [python, __file__, str(theirs.fileno())],
+                    env=environ,
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                )
+            )
+        return cls(ours)
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+
+    def _with(self, modules: Sequence[str]) -> _Parent:
+        """One that has imported these, too."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            socket.send_fds(self._control, [json.dumps({"modules": modules}).encode()], [theirs.fileno()])
+        return _Parent(ours)
 
     def child(self, request: Mapping[str, Any], files: Sequence[int]) -> int:
         """The number of a new process, which is a child of this one."""
@@ -227,12 +261,22 @@ def _subreaper() -> Iterator[None]:
         libc.prctl(_PR_SET_CHILD_SUBREAPER, 0)
 
 
-def _serve(control: socket.socket) -> dict[str, Any]:
+def _serve(control: socket.socket, handlers: list[tuple[Any, ...]]) -> dict[str, Any]:
     """Forks at each request; returns the request in the process that should run its command."""
     while True:
         message, files, *_ = socket.recv_fds(control, _MOST_BYTES, _MOST_FILES)
         if not message:
             os._exit(0)
+        request: dict[str, Any] = json.loads(message)
+        if "modules" in request:
+            if not os.fork():
+                control.close()
+                control = socket.socket(fileno=files[0])
+                die_with_parent()
+                _import(request["modules"], handlers)
+            else:
+                os.close(files[0])
+            continue
         between = os.fork()
         if between:
             for file in files:
@@ -245,13 +289,23 @@ def _serve(control: socket.socket) -> dict[str, Any]:
         while os.getppid() == between:
             time.sleep(POLL_SECONDS)
         control.send(str(os.getpid()).encode())
-        return _become(control, message, files)
+        return _become(control, request, files)
 
 
-def _become(control: socket.socket, message: bytes, files: Sequence[int]) -> dict[str, Any]:
+def _import(modules: Sequence[str], handlers: list[tuple[Any, ...]]) -> None:
+    """The collector leaves out what this makes; their exit handlers go to the others."""
+    gc.disable()  # it would look at all that imports have made, again and again
+    with _recorded(handlers):
+        for module in modules:
+            importlib.import_module(module)
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+
+
+def _become(control: socket.socket, request: dict[str, Any], files: Sequence[int]) -> dict[str, Any]:
     """This process has what the request names, and nothing else; the request."""
     control.detach()  # otherwise its end would close a reused descriptor
-    request: dict[str, Any] = json.loads(message)
     _take(files, request["numbers"])
     os.chdir(request["cwd"])
     os.environ.clear()
@@ -360,7 +414,7 @@ def _zygote(handlers: Sequence[tuple[Any, ...]]) -> types.CodeType | None:
     message, files, *_ = socket.recv_fds(theirs, _MOST_BYTES, _MOST_FILES)
     if not message:
         os._exit(0)
-    request = _become(theirs, message, files)
+    request = _become(theirs, json.loads(message), files)
     os.setsid()
     _register_first(handlers)
     script, options = request["command"][-2:]
@@ -380,6 +434,51 @@ def _be_zygote(zygote: types.CodeType, end: _End) -> None:
         raise
     finally:
         end.process = os.getpid()
+
+
+def _launch(handlers: list[tuple[Any, ...]]) -> dict[str, Any] | None:
+    """Forks a process that forks what the launcher starts; returns the request there, in each of its children.
+
+    It is forked before the launcher has begun, so it inherits nothing of the launcher's.
+    """
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if os.fork():
+        theirs.close()
+        subprocess.Popen._execute_child = partialmethod(_start_rank, subprocess.Popen._execute_child, _Parent(ours))  # type: ignore[attr-defined]
+        return None
+    ours.close()
+    die_with_parent()
+    request = _serve(theirs, handlers)
+    die_with_parent()
+    for one in (signal.SIGHUP, signal.SIGQUIT):  # torchrun handles them, so what it executes does not ignore them
+        signal.signal(one, signal.SIG_DFL)
+    if request["unbuffered"]:
+        _unbuffer()
+    if request["own session"]:
+        os.setsid()
+    return request
+
+
+def _unbuffer() -> None:
+    """As the interpreter does for -u."""
+    for number, name in (1, "stdout"), (2, "stderr"):
+        stream = getattr(sys, name)
+        raw = io.FileIO(number, "w", closefd=False)
+        made = io.TextIOWrapper(raw, stream.encoding, stream.errors, write_through=True)
+        vars(sys).update({name: made, f"__{name}__": made})
+
+
+def _start_rank(process: subprocess.Popen[bytes], execute: Any, parent: _Parent, *given: Any) -> None:
+    """Popen._execute_child in a launcher."""
+    asked = inspect.signature(execute).bind(process, *given).arguments
+    if asked["args"][0] != sys.executable:
+        execute(process, *given)
+        return
+    request, files = _request(asked)
+    request["command"] = [word for place, word in enumerate(asked["args"]) if (place, word) != (1, "-u")]
+    request |= {"unbuffered": "-u" in asked["args"][1:2], "own session": asked["start_new_session"]}
+    process.pid, process._child_created = parent.child(request, files), True  # type: ignore[attr-defined]
+    process._close_pipe_fds(*(asked[name] for name in _PIPES))  # type: ignore[attr-defined]
 
 
 def _start_zygote(
@@ -442,20 +541,17 @@ def _main() -> None:
     handlers: list[tuple[Any, ...]] = []
     with _recorded(handlers):
         atexit.register(end := _End())
-        sys.path.pop(0)  # this file's folder
-        die_with_parent()
-        gc.disable()  # it would look at all that imports have made, again and again
-        for module in sys.argv[2:]:
-            importlib.import_module(module)
-    gc.collect()
-    gc.freeze()
-    gc.enable()
-    request = _serve(socket.socket(fileno=int(sys.argv[1])))
+    sys.path.pop(0)  # this file's folder
+    die_with_parent()
+    _import(MODULES, handlers)
+    request = _serve(socket.socket(fileno=int(sys.argv[1])), handlers)
     die_with_parent()
     if request["agent"] and (zygote := _zygote(handlers)):
         _be_zygote(zygote, end)
         return
-    if request["keeper"]:
+    if request["launcher"]:
+        request = _launch(handlers) or request
+    if request.get("keeper"):
         os.setsid()
         subprocess.call = partial(_call, subprocess.call, end)
     _run(request["command"], end)

@@ -114,11 +114,40 @@ class _Front(BaseHTTPRequestHandler):
         """Says nothing."""
 
 
+class _NoAborts(_Front):
+    """As where a policy does not allow s3:AbortMultipartUpload."""
+
+    def _ask_to_delete(self) -> None:
+        if "uploadId" not in self.path:
+            self._pass()
+            return
+        words = b"<Error><Code>AccessDenied</Code><Message>s3:AbortMultipartUpload</Message></Error>"
+        self.send_response_only(403)
+        self.send_header("Content-Length", str(len(words)))
+        self.end_headers()
+        self.wfile.write(words)
+
+    do_DELETE = _ask_to_delete  # noqa: N815 - a name of http.server
+
+
 @contextmanager
 def gated(server: S3Server, gate: Gate) -> Iterator[str]:
     """The address of the front of a server."""
+    with _fronted(server, _Front, gate) as address:
+        yield address
+
+
+@contextmanager
+def without_aborts(server: S3Server) -> Iterator[str]:
+    """The address of the front of a server, which aborts no upload."""
+    with _fronted(server, _NoAborts, Gate(1, 2**30)) as address:
+        yield address
+
+
+@contextmanager
+def _fronted(server: S3Server, kind: type[_Front], gate: Gate) -> Iterator[str]:
     place = {"gate": gate, "behind": urlsplit(server.environ[Env.S3_ENDPOINT]).netloc}
-    with _Server(("127.0.0.1", 0), type("_Gated", (_Front,), place)) as front:
+    with _Server(("127.0.0.1", 0), type("_Gated", (kind,), place)) as front:
         threading.Thread(target=front.serve_forever, daemon=True).start()
         try:
             yield f"http://127.0.0.1:{front.server_address[1]}"

@@ -47,6 +47,14 @@ class MemoryGroup:
         if swap.exists():
             swap.write_text("0" if swap.name == "memory.swap.max" else str(most))
 
+    def as_in_container(self, path: Path) -> Path:
+        """Where its processes find its files as if it were their container's. `path` is new."""
+        if (self.folder / "memory.max").exists():
+            return self.folder
+        path.mkdir()
+        (path / "memory").symlink_to(self.folder)
+        return path
+
     def killed(self) -> int:
         """How many of its processes were killed because they needed more."""
         lines = self._of("memory.oom_control", "memory.events").read_text().splitlines()

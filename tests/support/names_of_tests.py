@@ -22,7 +22,15 @@ PACKAGES: Final[Mapping[str, tuple[str, str]]] = {
 TESTED_IN: Final[Mapping[str, Sequence[str]]] = {
     "tests/handover/test_images.py": ["perdure/agent/rescuer"],
     "tests/handover/test_mirrored.py": ["perdure/loop/mirroring"],
-    "tests/api/test_kubectl_perdure.py": ["perdure_operator/cli/kubectl/reading", "perdure_operator/cli/kubectl/start"],
+    "tests/api/test_kubectl_perdure.py": [
+        "perdure_operator/cli/kubectl/following",
+        "perdure_operator/cli/kubectl/reading",
+        "perdure_operator/cli/kubectl/start",
+    ],
+    "tests/unit/operator/cli/convert/test_sources.py": [
+        "perdure_operator/cli/convert/fields",
+        "perdure_operator/cli/convert/members",
+    ],
     "tests/unit/operator/cli/kubectl/test_status_page.py": ["perdure_operator/cli/kubectl/job"],
     "tests/unit/operator/cluster/read/test_cache.py": [
         "perdure_operator/cluster/read/deleted_objects",
@@ -89,6 +97,12 @@ TESTED_IN: Final[Mapping[str, Sequence[str]]] = {
         "perdure/adapters/hf/trainer",
         "perdure/adapters/hf/trainer_progress",
     ],
+    "tests/unit/runtime/adapters/test_tracking.py": [
+        "perdure/adapters/tracking/mlflow",
+        "perdure/adapters/tracking/sink",
+        "perdure/adapters/tracking/tensorboard",
+        "perdure/adapters/tracking/wandb",
+    ],
     "tests/unit/runtime/adapters/test_live.py": [
         "perdure/adapters/hf/wrapping",
         "perdure/adapters/lightning/early",
@@ -143,7 +157,6 @@ TESTED_IN: Final[Mapping[str, Sequence[str]]] = {
     "tests/unit/runtime/checkpoint/test_reading.py": ["perdure/log/kept"],
     "tests/unit/runtime/group/test_agreement.py": ["perdure/group/pace"],
     "tests/unit/runtime/group/test_collectives.py": ["perdure/errors", "perdure/group/peers"],
-    "tests/unit/runtime/group/test_gloo.py": ["perdure/group/world"],
     "tests/unit/runtime/live/protocol/test_machine.py": [
         "perdure/live/protocol/deciding",
         "perdure/live/protocol/events",
@@ -215,7 +228,6 @@ TESTED_IN: Final[Mapping[str, Sequence[str]]] = {
         "perdure/loop/run",
         "perdure/session/core",
         "perdure/session/sources",
-        "perdure/state/rng",
     ],
     "tests/unit/runtime/session/test_validating.py": [
         "perdure/session/forgotten",
@@ -223,7 +235,12 @@ TESTED_IN: Final[Mapping[str, Sequence[str]]] = {
     ],
     "tests/unit/runtime/store/test_contract.py": ["perdure/store/protocol"],
     "tests/unit/runtime/store/test_minimum_commit.py": ["perdure/log/minimum_commit"],
-    "tests/unit/runtime/store/test_s3.py": ["perdure/log/objects", "perdure/store/clients", "perdure/store/draws"],
+    "tests/unit/runtime/store/test_s3.py": [
+        "perdure/log/objects",
+        "perdure/store/clients",
+        "perdure/store/draws",
+        "perdure/store/retries",
+    ],
     "tests/unit/runtime/testing/test_processes.py": ["perdure/testing/keeper"],
     "tests/unit/runtime/wire/test_assignment.py": ["perdure/wire/reading"],
     "tests/unit/runtime/wire/test_settings.py": ["perdure/wire/wanted"],

@@ -70,7 +70,7 @@ def problems(
         if not tests:
             yield f"no test shows {entry!r}"
         for test in tests:
-            if why := _why_not(folder, test):
+            if why := why_not(folder, test):
                 yield f"{test}, which shows {entry!r}, {why}"
 
 
@@ -80,7 +80,7 @@ def _entries(column: str) -> list[str]:
     return [part for entry in text.split("; ") for part in entry.split(", and ")]
 
 
-def _why_not(folder: Path, test: str) -> str:
+def why_not(folder: Path, test: str) -> str:
     """Why this test does not run at every change; "" if it does, at least one case of it."""
     file, _, name = test.partition("::")
     body = ast.parse((folder / file).read_text()).body if (folder / file).is_file() else []

@@ -20,6 +20,7 @@ from perdure_operator.loop.orphans import Orphans
 from perdure_operator.loop.queue import Queue
 from perdure_operator.loop.watch import WATCHED, Watch
 from perdure_operator.loop.worker import Worker
+from perdure_operator.serving.metrics.counted import Echoes
 from tests.support.memory_cluster import MemoryCluster
 from tests.support.raw import NOW, job
 
@@ -42,7 +43,7 @@ class Stage:
         self.now: datetime = NOW
         self.cache = Cache(signals, responds=responds)
         self.queue = Queue(monotonic=self._monotonic)
-        watch = Watch(self.cache, self.queue)
+        watch = Watch(self.cache, self.queue, Echoes())
         self.cluster.time = lambda: self.now
         self.cluster.watch = partial(_tell, watch, (*WATCHED, *((EVICTIONS,) if responds else ())))
         calls = api or self.cluster

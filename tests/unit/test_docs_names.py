@@ -107,3 +107,9 @@ def test_each_name_of_code_exists(page: Path) -> None:
 )
 def test_a_name_that_does_not_exist_is_found(text: str) -> None:
     assert len(unknown(REPOSITORY / "README.md", text)) == 1
+
+
+def test_each_decision_has_a_number_of_its_own() -> None:
+    numbers = [page.name.partition("-")[0] for page in DECISIONS.glob("*.md")]
+    assert sorted(numbers) == sorted(set(numbers))
+    assert all(re.fullmatch(r"\d{3}", number) for number in numbers)

@@ -155,6 +155,6 @@ def test_adaptdls_example_for_mnist_ends_as_if_it_had_not_been_interrupted(playe
 
 
 def test_ac_ad_9_what_a_script_notes_by_the_number_of_ranks_is_of_committed_steps(played: Results) -> None:
-    """A profile of the session's own is not provided; one that a script keeps has this property."""
+    """As the profile of the session's own, which is there with `adapt` alone, has it."""
     assert played["profile-one"] == [{}]
     assert played["profile-two"] == [{"1": [0, 1, 2], "2": [3, 4, 5, 6, 7]}] * 2

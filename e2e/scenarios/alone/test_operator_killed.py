@@ -14,7 +14,7 @@ pytestmark = pytest.mark.cluster
 
 RECEIVING = "receiving newcomer 2"
 HELD = {"HOLD": RECEIVING, "HOLD_SECONDS": "7", "PACE_SECONDS": "0.3"}
-SLOW = Trouble(environ={"PACE_SECONDS": "0.5"})  # it must still train when the next leader takes over
+SLOW = Trouble(environ={"PACE_SECONDS": "0.5"}, heard=False)  # it must still train when the next leader takes over
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_a_leader_killed_in_the_middle_of_a_move(
 
 @pytest.mark.chaos
 def test_a_leader_killed_while_a_newcomer_receives(lab: Lab, train: Train, undisturbed: Undisturbed) -> None:
-    with train(trouble=Trouble(script="holding.py", environ=HELD)) as training:
+    with train(trouble=Trouble(script="holding.py", environ=HELD, heard=False)) as training:
         training.trains(steps=4)
         with lab.drain(training.node(rank=1)) as drain:
             training.holds(RECEIVING, training.newcomer(run=2))

@@ -13,7 +13,7 @@ import pytest
 from e2e.harness.lab import Lab
 from e2e.harness.operator import NAMESPACE
 from e2e.scenarios.conftest import Train, Undisturbed
-from e2e.scenarios.training import Config, nothing_lost
+from e2e.scenarios.training import Config, Trouble, nothing_lost
 
 pytestmark = [pytest.mark.cluster, pytest.mark.chaos]
 
@@ -23,7 +23,7 @@ HUNGER: Final = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:
 
 
 def test_an_operator_on_a_starved_machine_keeps_its_lease(lab: Lab, train: Train, undisturbed: Undisturbed) -> None:
-    with train() as training:
+    with train(trouble=Trouble(heard=False)) as training:
         training.trains(steps=3)
         leader, restarts = lab.operator.leader()["metadata"]["name"], restarts_of_operators(lab)
         with hungry(HUNGRY):

@@ -1,13 +1,15 @@
 """As paced.py, and one rank of run 1 is killed in the middle of a step: `DIES=2,12,backward python dying.py train.py`.
 
 The rank, the steps it has done, and where: in its forward pass, in the backward pass while others wait to reduce, in
-its optimizer, which has all that the others had to give, or behind it, before the step is counted.
+its optimizer, which has all that the others had to give, or behind it, before the step is counted. With `HANGS=sleeps`
+it is not killed: its script sleeps there; with `HANGS=stops` the process is stopped, and none of its threads goes on.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import time
 from typing import Any
 
 from torch import nn
@@ -16,6 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from e2e.scenarios.trainers.paced import Paced, train
 
 RANK, STEPS, WHERE = os.environ["DIES"].split(",")
+HANGS = os.environ.get("HANGS", "")
 
 
 class Dying(Paced):
@@ -35,7 +38,9 @@ class Dying(Paced):
     def reaches(self, where: str) -> None:
         """Dies, if this is the place."""
         if (self.run, str(self.rank), str(self.here), where) == (1, RANK, STEPS, WHERE):
-            os.kill(os.getpid(), signal.SIGKILL)
+            if HANGS == "sleeps":
+                time.sleep(3600)
+            os.kill(os.getpid(), signal.SIGSTOP if HANGS else signal.SIGKILL)
 
 
 if __name__ == "__main__":

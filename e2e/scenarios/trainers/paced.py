@@ -8,6 +8,10 @@ enough creates the file UNPACED in every member, and none is slowed down any mor
 It also says the state of the generators that the script itself never draws from, Python's and NumPy's, at its first
 step and wherever a step finds another state than the one before: whatever else runs here must not draw from them.
 
+With SILENCE_SECONDS a party of a hand-over may be silent for so long before that ends the attempt. Three seconds, the
+product's, can pass on a machine that is short of cores; the operator then tries again, but a test that plays the
+operator has one attempt.
+
 With PACE_RECORDED=1 a step is on record before it is said: of a trainer that is killed at once the last second's steps
 would be in no trace.
 """
@@ -29,12 +33,14 @@ from typing import Any
 import numpy as np
 
 import perdure
+from perdure.live.protocol import hearing, timing
 from perdure.session.session import Session
 
 PACE_SECONDS = float(os.environ.get("PACE_SECONDS", "0.1"))
 PACE_HOLDS = [int(steps) for steps in os.environ.get("PACE_HOLDS", "30").split(",")]
 PACE_HOLD_SECONDS = float(os.environ.get("PACE_HOLD_SECONDS", "3"))
 PACED_RUNS = int(os.environ.get("PACED_RUNS", "1"))
+SILENCE_SECONDS = float(os.environ.get("SILENCE_SECONDS", timing.SILENCE_SECONDS))
 PACE_RECORDED = os.environ.get("PACE_RECORDED") == "1"
 UNPACED = Path("/dev/shm/unpaced")
 SKLEARN = importlib.util.find_spec("sklearn") or ModuleSpec("sklearn", None)
@@ -102,6 +108,7 @@ def stand_in_for_sklearn() -> None:
 def train(session: type[Session]) -> None:
     """Runs the script named on the command line with that Session in Session's place."""
     stand_in_for_sklearn()
+    vars(hearing)["SILENCE_SECONDS"] = SILENCE_SECONDS
     perdure.Session = session  # type: ignore[misc]
     sys.argv = sys.argv[1:]
     runpy.run_path(sys.argv[0], run_name="__main__")

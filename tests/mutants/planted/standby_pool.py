@@ -68,7 +68,7 @@ STANDBY_POOL: Final = (
     Mutant(
         "a save is requested in each round",
         "perdure_operator.decide:ask_for_save",
-        "new = [one for one in wanted if one not in kept] if len(kept) < MOST_SHOWN else []",
+        "new = [one for one in wanted if one not in kept and (room or is_users(one))]",
         "new = list(wanted)",
         tests=("tests/unit/operator/decide/test_saving.py",),
     ),

@@ -108,6 +108,8 @@ QUIET_SECONDS: Final = 3.0
 """Checks are rarer while only time passes."""
 LEADS_SECONDS: Final = 30.0
 """A leader must have worked undisturbed for so long before anything is expected of it."""
+BLIND_SECONDS: Final = 30.0
+"""A leader has read everything so long after the last refusal, though its last pause may have begun just before."""
 REFUSED_SECONDS: Final = 75.0
 """A refused status is written again within a minute. No refusal for so long means that nothing is left to write."""
 _FORBIDDEN: Final = "403"
@@ -129,6 +131,8 @@ class Checks:
         self._of_answer = [one.on_answer for one in self._promises if _has(one, Promise.on_answer)]
         self._led_since: float | None = None
         self._written_since: float | None = None
+        self._blind_since: float | None = None
+        """Since when a leader that nothing hinders has not read everything."""
         self._refused = -1e9
         """When a status was last refused."""
         self._looked, self._news = 0.0, True
@@ -202,6 +206,7 @@ class Checks:
             look(who, verb, kind, name, rests)
 
     def _poll(self) -> None:
+        self._check_reading()
         now, led = self._case.now, self._is_led()
         written = led and not self._is_status_refused()
         self._led_since = (self._led_since or now) if led else None
@@ -230,11 +235,19 @@ class Checks:
             else:
                 promise.silence()
 
+    def _check_reading(self) -> None:
+        """Until a leader has read everything, it does nothing, and `_is_led` expects nothing of it."""
+        leader, calls = self._scene.operators.leader(), self._scene.world.knobs.calls
+        hindered = leader is None or leader.synced or leader.link.cut or calls != type(calls)()
+        self._blind_since = None if hindered else (self._blind_since or self._case.now)
+        if leader and self._blind_since and self._case.now - self._blind_since > BLIND_SECONDS:
+            self._case.fail("blind", f"{leader.identity} leads, and has not read everything for {BLIND_SECONDS:.0f} s")
+
     def _is_led(self) -> bool:
-        """Whether a leader works that gets news and can write."""
+        """Whether a leader works that has read everything, gets news and can write."""
         leader, calls = self._scene.operators.leader(), self._scene.world.knobs.calls
         deaf = self._scene.world.knobs.watches.silent  # until its resync a leader cannot know
-        if leader is None or deaf or leader.link.cut:
+        if leader is None or not leader.synced or deaf or leader.link.cut:
             return False
         return not calls.down and calls.too_many < 0.9 and calls.error < 0.5
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from perdure.wire import AFTER_COMPLETION_SECONDS
 from tests.simulation.apiserver import Change
 from tests.simulation.checks.case import DEAF_SECONDS, Case, Promise, by_operator
 from tests.simulation.checks.reading import (
@@ -64,6 +65,7 @@ UNANSWERED_SECONDS: Final = 90.0
 ASKING_SECONDS: Final = 25.0
 """A member that its assignment cannot reach gets SIGTERM."""
 FORMER_SECONDS: Final = 30.0
+LEFTOVER_SECONDS: Final = 200.0
 REFUSED_SECONDS: Final = 90.0
 """A refused change is not repeated for so long."""
 _GONE_NODE: Final = re.compile(r"node (\S+) was deleted")
@@ -184,9 +186,17 @@ class Claims(Promise):
             self._lasting("orphan-budget", uid_of(budget), orphan, 300.0, words)
 
     def _look_at_leftovers(self, job: Json) -> None:
-        left = [key_of(one)[1] for one in self._case.pods(uid_of(job)) if not terminal(one) and self._heard(one)]
-        words = f"{key_of(job)[1]} is finished, {left} hold their devices"
-        self._lasting("leftover", uid_of(job), bool(left), 200.0, words)
+        """An agent ends its script in time, unless its process is stopped: only then the operator has to, after an
+        hour."""
+        left = [one for one in self._case.pods(uid_of(job)) if not terminal(one) and self._heard(one)]
+        done = condition(status_of(job), "Completed").get("status") == "True"
+        hung = [one for one in left if done and self._hangs(one)]
+        for check, pods, seconds in (
+            ("leftover", [one for one in left if one not in hung], LEFTOVER_SECONDS),
+            ("hung-leftover", hung, AFTER_COMPLETION_SECONDS + LEFTOVER_SECONDS),
+        ):
+            words = f"{key_of(job)[1]} is finished, {[key_of(one)[1] for one in pods]} hold their devices"
+            self._lasting(check, uid_of(job), bool(pods), seconds, words)
 
     def _look_at_asking(self, job: Json, status: Json) -> None:
         """A member that is waited for has been asked, or status says why not; one that did not continue with this run
@@ -277,6 +287,10 @@ class Claims(Promise):
     def _is_stuck(self, pod: Json) -> bool:
         kubelet = self._case.scene.kubelets.get(node_of(pod))
         return kubelet is None or kubelet.stuck > 0.0 or kubelet.holds(uid_of(pod))
+
+    def _hangs(self, pod: Json) -> bool:
+        kubelet = self._case.scene.kubelets.get(node_of(pod))
+        return kubelet is not None and kubelet.hangs(uid_of(pod))
 
     def _heard(self, pod: Json) -> bool:
         kubelet = self._case.scene.kubelets.get(node_of(pod))

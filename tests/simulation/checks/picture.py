@@ -2,7 +2,7 @@
 missing, and nothing stays as it was before its last change.
 
 News may overtake one another, come twice, and come after the object's end; a watch that has lost some does not repeat
-them, but the next resync does.
+them, but the next resync does. The leader says how late its watch is.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ class Picture(Promise):
             known, stored = (one.get((kind, key), 0) for one in (seen, there))
             words = f"{leader.identity} takes {kind} {key[1]} for version {known}, it is {stored} (0: not there)"
             self._lasting(kind, "/".join(key), True, self._case.patience(NEWS_SECONDS), words)
+        lag = leader.watch_lag()
+        if lag > NEWS_SECONDS and not self._case.deaf:
+            self._case.fail("watch-lag", f"{leader.identity} says that its watch is {lag:.0f} s late, and it is not")
 
     def _cluster(self) -> dict[tuple[str, Key], int]:
         """Versions of all watched objects; a pod whose job is gone has no owner."""

@@ -157,15 +157,16 @@ class Takeover(Promise):
         ends with its grace period, or a node has a deadline.
         """
         had = self._case.now - seconds_of(leaving["since"])
-        words = f"everybody leaves {had:.0f} s after the reason for it was seen: {leaving['fallbackReason']}"
+        fell = leaving.get("fallbackReason", "")
+        words = f"everybody leaves {had:.0f} s after the reason for it was seen: {fell}"
         patience = int(job["spec"]["disruption"].get("replacementTimeoutSeconds", 30))
-        if "in time" in leaving["fallbackReason"] and had < patience - CLOCK_SECONDS:
+        if "in time" in fell and had < patience - CLOCK_SECONDS:
             yield "hasty-fall", words
         refused = self._refusing is not None and self._refusing < seconds_of(leaving["since"]) - CLOCK_SECONDS
         new = [one for one in self._case.pods(uid_of(job)) if "rank" not in assignment(one) and not terminating(one)]
-        if "in time" in leaving["fallbackReason"] and refused and not new and not leaving.get("deadlineSeen"):
+        if "in time" in fell and refused and not new and not leaving.get("deadlineSeen"):
             yield "stopped-in-vain", f"{words}, and since before that no new pod is admitted"
-        pulls = "StartingMembers" in leaving["fallbackReason"] and any(map(is_being_pulled, new))
+        pulls = "StartingMembers" in fell and any(map(is_being_pulled, new))
         hurries = leaving["disruption"] == "MemberDeleted" or leaving.get("deadlineSeen")
         patient = not job["spec"].get("elastic") and not hurries
         if pulls and patient and had < PULLING_SECONDS - CLOCK_SECONDS:

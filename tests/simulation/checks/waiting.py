@@ -81,11 +81,14 @@ class Waiting(Promise):
         return bool(job["spec"].get("suspend")) and not named and not self._case.pods(uid_of(job))
 
     def _is_preparing(self, status: Json) -> bool:
-        """Standbys start, and their time is not over."""
+        """Standbys start in their time, or fail on their own, which ends no run before a deadline."""
         if upcoming(status).get("plan"):
             return True  # a member was asked
         until = intent(status).get("readyBy")
-        return bool(intent(status).get("prepare")) and not (until and seconds_of(until) < self._case.now)
+        over = bool(until) and seconds_of(until) < self._case.now
+        failed = (upcoming(status).get("replacements") or {}).get("nodes")
+        fail = bool(failed) and not intent(status).get("deadlineSeen")
+        return bool(intent(status).get("prepare")) and (fail or not over)
 
     def _look_at_patience(self, job: Json, status: Json) -> None:
         """Once a member has died no other can save: they are not waited for as if they could."""
@@ -104,9 +107,9 @@ class Waiting(Promise):
     def _exit_deadline(self, job: Json, status: Json) -> Iterator[str]:
         """When the members of the ending run have to be gone, while one of them is not: late ones have their grace.
 
-        Once status asks a user to look at a pod that does not end, it promises no time any more.
+        Once status asks a user to look at a pod that does not end, or at its node, it promises no time any more.
         """
-        if condition(status, "Running").get("reason") == "MemberStuck":
+        if condition(status, "Running").get("reason") in ("MemberStuck", "NodeUnreachable", "MassOutage"):
             return
         deadline = intent(status).get("deadline")
         members = {one["name"] for plan in plans(status) for one in plan["members"]}

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
+from perdure.wire import AFTER_COMPLETION_SECONDS
 from tests.simulation import drains
 from tests.simulation.apiserver import Change
 from tests.simulation.checks.reading import assignment, finished
@@ -251,7 +252,9 @@ async def hung_at_the_end(scene: Scene, rng: random.Random) -> None:
         scene.world.fire("hung-agent")
         kubelet.hang_pod(pod)
         if await _moment(lambda: finished(user.job or {}), GOAL_SECONDS):
-            await asyncio.sleep(300.0)
+            for other in scene.users:  # an hour of their training would show nothing
+                other.edit(activeDeadlineSeconds=1)
+            await asyncio.sleep(AFTER_COMPLETION_SECONDS + 300.0)
 
 
 @fault(250, alone=True)

@@ -12,7 +12,9 @@ from perdure.wire import ExitKind
 from perdure_operator.api.spec import Elastic
 from perdure_operator.api.status import Phase, TrainingJobStatus
 from perdure_operator.decide import Stage, stage_of
+from tests.support.full_status import FULL
 from tests.support.jobs import Job, job
+from tests.unit.compat import status_defaults
 
 RECORDED = Path(__file__).parent / "recorded" / "status"
 STAGES = {
@@ -74,6 +76,25 @@ def test_a_job_of_before_gets_spares_once_it_asks_for_them() -> None:
     here = reached("running").having(status=recorded("running")).spec(elastic=elastic).settle().after(60).settle()
     assert here.spares() == ("digits-ab12-2",)
     assert here.now.phase is Phase.RUNNING
+
+
+def test_what_is_at_its_default_is_not_stored_but_for_what_people_read() -> None:
+    told = job().running(world=2).now.stored()
+    assert "logLooks" not in told
+    assert "outcomes" not in told["current"]
+    assert (told["stepsLost"], told["failures"]) == (0, {"code": 0, "infrastructure": 0, "outOfMemory": 0})
+    assert [(one["run"], one["stepsLost"], "why" in one) for one in told["history"]] == [(1, 0, False)]
+
+
+@pytest.mark.parametrize("status", [FULL, TrainingJobStatus()], ids=["full", "empty"])
+def test_a_status_is_read_as_it_was_stored(status: TrainingJobStatus) -> None:
+    assert TrainingJobStatus.model_validate_json(json.dumps(status.stored())) == status
+
+
+def test_a_default_stays_as_it_was_when_it_was_left_out_of_a_status() -> None:
+    before, now = status_defaults.recorded(), status_defaults.defaults()
+    assert {name: value for name, value in before.items() if name in now and now[name] != value} == {}
+    assert now.keys() - before.keys() == set(), "`make generate` records what it stands for"
 
 
 def _without_defaults(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from e2e.harness.root import Root
 from perdure.testing import Rank, RanksFailed, processes
 from perdure.wire import Outcome
 from tests.handover.forking import ENVIRON
-from tests.support.forked import Executed, Forked, ForkedAgent, forked_ranks
+from tests.support.forked import MODULES, Executed, Forked, ForkedAgent, ForkedLauncher, forked_ranks
 
 REPOSITORY = Path(__file__).parents[3]
 DIGITS = REPOSITORY / "examples" / "digits" / "train.py"
@@ -52,13 +52,18 @@ import json, random, numpy, torch
 print(json.dumps([torch.get_num_threads(), random.random(), numpy.random.rand(), torch.rand(1).item()]))
 """
 
+IMPORTED = """
+import json, sys, torch
+print(json.dumps([list(sys.modules), id(torch)]))  # one address in all that are forked from one process
+"""
+
 WAYS = (Executed, Forked)
 
 OF_A_TRAINER = """
 import atexit, json, os, signal, sys
 zygote = open("/proc/self/cmdline").read()
 os.environ.pop("TORCHINDUCTOR_CACHE_DIR", None)  # imports set it
-own = "MASTER_PORT", "PERDURE_REPORT_FD", "PERDURE_STARTED", "PERDURE_IMAGE"
+own = "MASTER_PORT", "PERDURE_REPORT_FD", "PERDURE_STARTED", "PERDURE_IMAGE", "KUBEFLOW_TRAINER_SERVER_URL"
 environ = {name: name in own or value for name, value in os.environ.items()}
 found = {
     "argv": sys.argv, "orig_argv": sys.orig_argv, "path": sys.path, "flags": str(sys.flags), "name": __name__,
@@ -113,6 +118,27 @@ def test_a_file_that_it_is_given_stays_open_under_whatever_number(tmp_path: Path
         with os.fdopen(reader) as told:
             assert told.read().split() == asked
         assert process.wait(timeout=300) == 0
+
+
+class ForkedWithMore(Forked):
+    """From a parent that has imported more."""
+
+    _modules = (*MODULES, "wave", "chunk")
+
+
+def test_a_parent_that_has_imported_more_is_forked_from_the_one_of_its_environment(tmp_path: Path) -> None:
+    one, other = (ended(start, tmp_path, "-c", IMPORTED) for start in (Forked, ForkedWithMore))
+    (imported, born), (more, again) = (json.loads(said) for _, said in (one, other))
+    assert set(more) - set(imported) == {"wave", "chunk"}
+    assert again == born, "torch was imported once"
+
+
+def test_gloo_reads_its_variables_when_it_connects(tmp_path: Path) -> None:
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "RANK": "0", "WORLD_SIZE": "1"}
+    environ = place | {"GLOO_SOCKET_IFNAME": "none-such"}
+    script = "import torch.distributed as of; of.init_process_group('gloo')"
+    status, said = ended(Forked, tmp_path, "-c", script, env=environ)
+    assert (status, "none-such" in said) == (1, True), said
 
 
 @pytest.mark.parametrize(
@@ -201,3 +227,28 @@ def test_a_forked_rank_finds_and_leaves_what_an_executed_one_does(tmp_path: Path
     executed_one = of_a_rank(tmp_path, end)
     with forked_ranks():
         assert of_a_rank(tmp_path, end) == executed_one
+
+
+def of_torchruns_rank(folder: Path, start: type[Executed]) -> tuple[dict[str, Any], int, list[str]]:
+    """What it has found, torchrun's exit status, and what else is told of its end."""
+    (folder / "train.py").write_text(f"{FOUND}\nprint('unflushed', end=''); os._exit(3)\n")
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1"]
+    status, said = ended(start, folder, *launcher, "train.py", "--lr", "1")
+    (line,) = (line for line in said.splitlines() if "orig_argv" in line)
+    found, _ = json.JSONDecoder().raw_decode(line[line.index("{") :])
+    assert found["session"] == found["group"] != os.getsid(0), "a launcher ends the group of each rank"
+    told = ["unflushed" in said, *re.findall(r"exitcode  : .*(?= \(pid)", said)]
+    for name in ("parent", "group", "session", "flags", "orig_argv"):  # -u is not told
+        del found[name]
+    for name in [name for name in found["environ"] if name.startswith(("TORCH", "MASTER_PORT"))]:
+        del found["environ"][name]
+    return found, status, told
+
+
+def test_a_rank_of_a_forked_launcher_finds_and_leaves_what_an_executed_one_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)  # torchrun asks for it by -u
+    executed_one, forked_one = (of_torchruns_rank(tmp_path, start) for start in (Forked, ForkedLauncher))
+    assert forked_one == executed_one
+    assert forked_one[1:] == (1, [True, "exitcode  : 3"])

@@ -63,5 +63,6 @@ def test_a_training_that_was_over_before_the_drain_is_no_evidence() -> None:
 def test_the_report_shows_both_hashes_side_by_side() -> None:
     training = drained()
     moved = Trained([], training.entries, training.trace, "0.93", "abc")
-    lines = told(result(training), moved, UNDISTURBED, start=1000.0).splitlines()
+    lines = told(result(training), moved, UNDISTURBED, start=1000.0, score="loss").splitlines()
+    assert lines[-3].split()[0] == "loss"
     assert [line.split() for line in lines[-2:]] == [["drained", "0.93", "abc"], ["undisturbed", "0.93", "abc"]]

@@ -96,6 +96,9 @@ def test_a_condition_is_found_even_if_it_has_passed() -> None:
     history = [job(1, conditions=[condition]), job(2, conditions=[])]
     assert observed.has_condition("ExitSavePending")(history) == condition
     assert observed.has_condition("ExitTimeout")(history) is None
+    assert observed.says("Saving", "^a, .$")(history) == condition
+    assert observed.says("Saving", "^b")(history) is None
+    assert observed.says("Saved", "^a")(history) is None
 
 
 def test_a_job_is_over_before_all_its_pods_are() -> None:

@@ -149,3 +149,24 @@ def test_a_process_that_ends_is_missed_although_one_that_it_has_forked_goes_on(
     finally:
         flag.unlink()
     result.assert_outcomes(passed=1, failed=1)
+
+
+SHARES = """\
+import pathlib, pytest
+
+@pytest.fixture(scope="session")
+def server(for_the_unit):
+    for_the_unit.callback(pathlib.Path("closed").touch)
+    return "server"
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a(server, number):
+    assert not pathlib.Path("closed").exists()
+"""
+
+
+def test_what_a_folder_shares_ends_behind_its_last_test(run_of_its_own: pytest.Pytester) -> None:
+    run_of_its_own.makepyfile(
+        test_a=SHARES, test_b="import pathlib\ndef test_b():\n    assert pathlib.Path('closed').exists()"
+    )
+    run_of_its_own.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=3)
