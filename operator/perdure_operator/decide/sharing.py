@@ -122,18 +122,22 @@ def share(pool: Pool, jobs: Sequence[PoolJob]) -> dict[str, int]:
     return sizes
 
 
-def with_wish(pool: Pool, jobs: Sequence[PoolJob], sizes: Mapping[str, int]) -> Pool:
-    """The pool with the nodes that its jobs are worth, as they have these sizes: one node more, the same, or fewer.
+def with_wish(pool: Pool, jobs: Sequence[PoolJob]) -> Pool:
+    """The pool with the nodes that its jobs are worth: one node more, the same, or fewer.
 
-    Members without room are what an autoscaler of nodes adds a node for, and an empty node is what it removes.
+    Members without room are what an autoscaler of nodes adds a node for, and an empty node is what it removes. Nodes
+    are judged as if all jobs were new: by the sizes that they have, what a wish has changed would judge the wish, and
+    where no autoscaler acts sizes would go up and down.
     """
-    measured = [job for job in jobs if job.is_measured and sizes[job.name]]
-    if len(measured) < len(jobs) or not measured:
+    new = [replace(job, has=0, changed_seconds=math.inf, spread_at=0) for job in jobs]
+    sizes = share(pool, new)
+    if not jobs or not all(job.is_measured and sizes[job.name] for job in new):
         return pool
-    speed, used = mean_speedup(pool, jobs, sizes)
-    if speed > CROWDED and all(sizes[job.name] == job.has for job in jobs):
-        return Pool((*pool.shapes, (pool.widest, 1)))
-    return _without(pool, pool.devices - _worth_having(measured, sizes, speed * used, used)) if speed < IDLE else pool
+    speed, used = mean_speedup(pool, new, sizes)
+    if speed > CROWDED:
+        larger = Pool((*pool.shapes, (pool.widest, 1)))
+        return pool if mean_speedup(larger, new, share(larger, new))[0] < IDLE else larger
+    return _without(pool, pool.devices - _worth_having(new, sizes, speed * used, used)) if speed < IDLE else pool
 
 
 def mean_speedup(pool: Pool, jobs: Sequence[PoolJob], sizes: Mapping[str, int]) -> tuple[float, int]:
@@ -174,6 +178,14 @@ def first_steps(pool: Pool, jobs: Sequence[PoolJob], sizes: Mapping[str, int]) -
 def _kept_free(job: PoolJob, size: int) -> int:
     """How many members' room nobody else can have: not that of a job that waits in vain, but for what it holds."""
     return max(job.has, job.holds) if size or not job.waits else job.holds
+
+
+def has_room(pool: Pool, jobs: Sequence[PoolJob], sizes: Mapping[str, int]) -> bool:
+    """Whether all members of jobs of these sizes have room at once."""
+    ranks = _only_ranks(jobs)
+    if ranks:
+        return _used(jobs, sizes) <= pool.usable(ranks)
+    return not pack(pool, [(sizes[job.name], job.ranks) for job in jobs]).missing
 
 
 def sizes_to_look_at(sizes: Sequence[int], *also: int) -> tuple[int, ...]:

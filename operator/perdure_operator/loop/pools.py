@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Final
@@ -30,6 +30,7 @@ from perdure_operator.decide.packing import Pool
 from perdure_operator.decide.sharing import (
     PoolJob,
     first_steps,
+    has_room,
     share,
     sizes_to_look_at,
     speedup_table,
@@ -195,12 +196,21 @@ class PoolKeeper:
 def sizes_in(pool: Pool, jobs: Sequence[PoolJob], runs: Mapping[str, int]) -> tuple[dict[str, int], Pool]:
     """The size of each job, and the pool with the nodes that these are worth.
 
-    Whether nodes are worth their price is judged by the sizes that `runs` have, as members without room are a wish.
+    A node is asked for once each job has the size that the others allow, and its members, by what `runs` have. Then
+    the wish stays until the node is there, or is worth its price no more.
     """
     jobs = weighed(pool, jobs)
-    there = [replace(job, has=min(job.has, runs.get(job.name) or job.has)) for job in jobs]
-    wished = with_wish(pool, there, share(pool, there))
-    return share(wished, jobs), wished
+    wished = with_wish(pool, jobs)
+    if wished.devices <= pool.devices:
+        return share(wished, jobs), wished
+    has = {job.name: job.has for job in jobs}
+    sizes = share(pool, jobs)
+    grows = any(job.has > (runs.get(job.name) or job.has) for job in jobs)
+    waits = grows and not has_room(pool, jobs, has)
+    if not waits and (grows or sizes != has):
+        return sizes, pool
+    asked = share(wished, jobs)
+    return (sizes, pool) if has_room(pool, jobs, asked) else (asked, wished)
 
 
 def pool_of(

@@ -519,5 +519,27 @@ def test_a_wish_for_a_node_stays_until_it_is_there() -> None:
     asked = replace(job_now, has=3)
     assert sizes_in(pool, [asked], {"one": 2})[0] == {"one": 3}
     larger = Pool(((1, 3),))
-    assert sizes_in(larger, [asked], {"one": 2})[0] == {"one": 3}
+    assert sizes_in(larger, [asked], {"one": 2})[0] == {"one": 3}, "no second node before its member has joined"
     assert sizes_in(larger, [asked], {"one": 3})[0] == {"one": 4}
+
+
+def test_no_node_is_wished_for_before_jobs_have_the_room_that_there_is() -> None:
+    """Joiners that wait for a node would only delay those that have one."""
+    table = {size: Speedup(float(size), float(size)) for size in range(1, 5)}
+    grows, pool = PoolJob("one", 10.0, 1, has=1, speedups=table), Pool(((1, 3),))
+    assert sizes_in(pool, [grows], {"one": 1}) == ({"one": 3}, pool)
+    assert sizes_in(pool, [replace(grows, has=3)], {"one": 3})[1].devices == 4
+
+
+def test_a_job_whose_nodes_have_left_does_not_wait_for_others() -> None:
+    table = {size: Speedup(float(size), float(size)) for size in range(1, 5)}
+    job_now, pool = PoolJob("one", 10.0, 1, has=3, speedups=table), Pool(((1, 2),))
+    assert sizes_in(pool, [job_now], {"one": 3}) == ({"one": 2}, pool)
+
+
+def test_no_job_gets_what_only_another_node_would_make_worth_having() -> None:
+    """A size that takes two nodes here and one there has room here, too: nothing would be pending."""
+    speeds = {1: Speedup(1.0, 1.0), 2: Speedup(1.9, 0.8)}
+    jobs = [PoolJob(name, 10.0, 1, has=has, speedups=speeds) for name, has in (("one", 2), ("two", 1))]
+    pool = Pool(((2, 1), (1, 2)))
+    assert sizes_in(pool, jobs, {"one": 2, "two": 1}) == ({"one": 2, "two": 1}, pool)
