@@ -321,6 +321,28 @@ def test_a_largest_size_below_what_an_autoscaler_has_asked_for_is_refused_with_b
     jobs.kubectl("apply", "-f", "-", given=manifest)
 
 
+def test_the_largest_size_of_a_job_that_shares_a_pool_can_be_lowered(jobs: Jobs) -> None:
+    """Its replicas only count while it tells nothing of its speed, and no more than the largest size."""
+    jobs.create(job(replicas=8, elastic={"minReplicas": 2, "maxReplicas": 8, "policy": "Goodput"}))
+    jobs.kubectl("patch", "ptj/digits", "--type=merge", '--patch={"spec": {"elastic": {"maxReplicas": 4}}}')
+    assert jobs.get("digits")["spec"]["replicas"] == 8
+    refused = jobs.kubectl("scale", "ptj/digits", "--replicas=4", check=False)
+    assert "replicas cannot be changed with elastic.policy Goodput" in refused.stderr
+    both = '--patch={"spec": {"replicas": 3, "elastic": {"maxReplicas": 3}}}'
+    jobs.kubectl("patch", "ptj/digits", "--type=merge", both)
+    assert jobs.get("digits")["spec"]["replicas"] == 3
+
+
+def test_a_job_that_leaves_its_pool_has_no_more_replicas_than_its_largest_size(jobs: Jobs) -> None:
+    jobs.create(job(replicas=8, elastic={"minReplicas": 2, "maxReplicas": 4, "policy": "Goodput"}))
+    leaves = '--patch={"spec": {"elastic": {"policy": "Capacity"}}}'
+    refused = jobs.kubectl("patch", "ptj/digits", "--type=merge", leaves, check=False)
+    assert "ask for fewer, or raise elastic.maxReplicas" in refused.stderr
+    both = '--patch={"spec": {"replicas": 4, "elastic": {"policy": "Capacity"}}}'
+    jobs.kubectl("patch", "ptj/digits", "--type=merge", both)
+    assert jobs.get("digits")["spec"]["elastic"]["policy"] == "Capacity"
+
+
 def test_a_job_with_its_checkpoints_on_one_node_cannot_be_scaled(jobs: Jobs) -> None:
     jobs.create(job(checkpoint=checkpoint("file:///ckpt")))
     refused = jobs.kubectl("scale", "ptj/digits", "--replicas=2", check=False)

@@ -428,7 +428,7 @@ class Elastic(Model):
     min_replicas: int = Field(json_schema_extra=between("elastic.minReplicas", 1, REPLICAS_AT_MOST))
     """The smallest size. With fewer members the job does not train."""
     max_replicas: int = Field(json_schema_extra=between("elastic.maxReplicas", 1, REPLICAS_AT_MOST))
-    """The largest size. replicas cannot be above it."""
+    """The largest size. replicas cannot be above it; with policy Goodput it may be, and counts as this number."""
     sizes: tuple[int, ...] | None = Field(default=None, max_length=64)
     """The allowed sizes, the smallest first. Absent: those that divide globalBatchSize, or without it every number
     from minReplicas to maxReplicas. All processes share the global batch. If it does not divide evenly, some
@@ -508,13 +508,15 @@ class TrainingJobSpec(Model):
                 ".replicas",
             ),
             Rule(
-                "!has(self.elastic) || self.replicas <= self.elastic.maxReplicas",
+                "!has(self.elastic) || has(self.elastic.policy) && self.elastic.policy == 'Goodput'"
+                " || self.replicas <= self.elastic.maxReplicas",
                 "replicas must not be above elastic.maxReplicas: ask for fewer, or raise elastic.maxReplicas",
                 ".replicas",
             ),
             Rule(
                 "![self, oldSelf].all(one, has(one.elastic) && has(one.elastic.policy)"
-                " && one.elastic.policy == 'Goodput') || self.replicas == oldSelf.replicas",
+                " && one.elastic.policy == 'Goodput') || self.replicas == oldSelf.replicas"
+                " || self.elastic.maxReplicas != oldSelf.elastic.maxReplicas",
                 "replicas cannot be changed with elastic.policy Goodput, as by an autoscaler of pods: the operator "
                 "chooses the size; change minReplicas or maxReplicas, or set policy to Capacity first",
                 ".replicas",
