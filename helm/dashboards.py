@@ -50,10 +50,15 @@ def job(series: str, *labels: str, where: str = "", offset: str = "") -> str:
     return f"max by ({by}) (perdure_job_{series}{{{of}}}{offset and f' offset {offset}'})"
 
 
-def grown(series: str, label: str) -> str:
+def grown(series: str, *labels: str, over: str = "$__rate_interval") -> str:
     """By how much a counter of all selected jobs has grown. A new leader's own series begins where the last one was."""
-    each = f"increase(perdure_job_{series}{{{JOBS}}}[$__rate_interval])"
-    return f"sum by ({label}) (max by (namespace, name, {label}) ({each}))"
+    each, by = f"increase(perdure_job_{series}{{{JOBS}}}[{over}])", ", ".join(labels)
+    return f"sum by ({by}) (max by (namespace, name, {by}) ({each}))"
+
+
+def pauses_of(percent: int) -> str:
+    """So many of the last hour's pauses of all selected jobs were no longer."""
+    return f"histogram_quantile({percent / 100}, {grown('pause_seconds_bucket', 'kind', 'le', over='1h')})"
 
 
 def share_of_goodput() -> str:
@@ -138,7 +143,7 @@ PAGES: Final = (
             "Disruptions": (
                 Panel(
                     "A member has to leave, since",
-                    {f"{JOB} {{{{disruption}}}}": f"time() - {job(DISRUPTION, 'disruption')}"},
+                    {f"{JOB} {{{{disruption}}}}": f"time() - {job(DISRUPTION, 'disruption', where=LEAVES)}"},
                     unit="s",
                 ),
                 Panel(
@@ -147,6 +152,16 @@ PAGES: Final = (
                     unit="s",
                 ),
                 Panel("Runs that took over", {"{{how}}": grown("takeovers_total", "how")}),
+                Panel(
+                    "Why, and how the next run took over",
+                    {"{{disruption}}: {{how}}": grown("disruptions_total", "disruption", "how")},
+                ),
+                Panel(
+                    "Pauses in an hour",
+                    {f"{{{{kind}}}} {share} %": pauses_of(share) for share in (50, 99)},
+                    unit="s",
+                    says="of all jobs; restart: before runs that began with new processes, as far as is known",
+                ),
                 Panel(
                     "Pause of the newest take-over",
                     {JOB: job("takeover_pause_seconds")},
@@ -159,6 +174,16 @@ PAGES: Final = (
             "Members": (
                 Panel("Members", {f"{JOB} alive": job("replicas"), f"{JOB} wanted": job("replicas_wanted")}),
                 Panel("Standbys and spares", {JOB: job("standbys")}),
+                Panel(
+                    "Members that sharing gives",
+                    {JOB: job("scaling_replicas")},
+                    says="of jobs that share a pool's devices by goodput; a change takes until its members have room",
+                ),
+                Panel(
+                    "Speedup that is expected of them",
+                    {JOB: job("scaling_speedup")},
+                    says="beside one process, by measured step times; without them a job's line ends",
+                ),
                 Panel("Stage", {f"{JOB} {{{{stage}}}}": f"{job('stage', 'stage')} == 1"}, "states", width=24),
             ),
             "Progress": (
@@ -189,10 +214,25 @@ PAGES: Final = (
                 ),
                 Panel("Time to the end", {JOB: job("remaining_seconds")}, unit="s", says="as rank 0 estimates it"),
             ),
+            "Batch": (
+                Panel("Samples in a step", {JOB: job("batch_samples")}, says="where the session chooses them"),
+                Panel(
+                    "What a sample wins",
+                    {JOB: job("statistical_efficiency_ratio")},
+                    unit="percentunit",
+                    says="beside one in a step of the script's own batch, by the gradients' noise",
+                ),
+                Panel(
+                    "Samples per second, by what they win",
+                    {JOB: job("goodput_samples_per_second")},
+                    width=24,
+                    says="the rate times what a sample wins: the batch is chosen for the most of it",
+                ),
+            ),
             "Time": (
                 Panel(
                     "Goodput",
-                    {JOB: share_of_goodput()},
+                    {f"{JOB} in an hour": share_of_goodput(), f"{JOB} in all": job("goodput_ratio")},
                     unit="percentunit",
                     says="of the time that came to be known, the part in steps that need not be made again",
                 ),
@@ -206,13 +246,27 @@ PAGES: Final = (
                 Panel("Steps since the newest commit", {JOB: job("steps_at_risk")}, says="where members report"),
                 Panel(
                     "Saves",
-                    {f"{JOB} takes": job("required_grace_seconds"), f"{JOB} stops training": job("save_stall_seconds")},
+                    {
+                        f"{JOB} takes": job("save_duration_seconds"),
+                        f"{JOB} stops training": job("save_stall_seconds"),
+                        f"{JOB} would take now": job("required_grace_seconds"),
+                    },
                     unit="s",
-                    says="the newest one, where members report",
+                    says="the newest one, where members report; now: the time that members need if they have to leave",
+                ),
+                Panel(
+                    "Restore of the newest run",
+                    {JOB: job("restore_duration_seconds")},
+                    unit="s",
+                    says="of runs that began with new processes",
                 ),
             ),
             "Losses": (
                 Panel("Steps lost", {JOB: job("steps_lost"), f"{JOB} in doubt": job("steps_in_doubt")}),
+                Panel(
+                    "Steps lost, by why runs ended",
+                    {f"{JOB} {{{{disruption}}}}": job("disruption_steps_lost", "disruption")},
+                ),
                 Panel("Runs that failed", {"{{cause}}": grown("failures_total", "cause")}),
                 Panel(
                     "Failure budget that is used",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -19,6 +20,7 @@ from helm.dashboards import FOLDER
 from perdure_operator.api.status import TrainingJobStatus
 from perdure_operator.serving.metrics import exposition
 from perdure_operator.serving.metrics.counted import Frozen
+from perdure_operator.serving.metrics.jobs import SERIES, SeriesKind
 from tests.api.conftest import REPOSITORY
 from tests.api.prometheus import Prometheus, started
 from tests.api.scene import until
@@ -114,6 +116,17 @@ def test_each_query_of_jobs_reads_the_selected_ones_alone() -> None:
     for panel in PAGES["jobs"]["panels"]:
         for target in panel.get("targets", ()):
             assert target["expr"].count("perdure_job_") == target["expr"].count('name=~"$name"'), panel["title"]
+
+
+def test_every_series_of_a_job_is_in_a_panel() -> None:
+    """But for what a variable asks for, what an alert says, and what kubectl shows of one job."""
+    elsewhere = {"info", "unreadable", "phase", "run", "runs_unreported"}
+    elsewhere |= {f"{moment}_timestamp_seconds" for moment in ("created", "start", "completion")}
+    asked = " ".join(target["expr"] for panel in PAGES["jobs"]["panels"] for target in panel.get("targets", ()))
+    shown = set(re.findall(r"perdure_job_([a-z_]+)\{", asked))
+    ends = {SeriesKind.GAUGE: "", SeriesKind.COUNTER: "_total", SeriesKind.HISTOGRAM: "_bucket"}
+    there = {one.name.removeprefix("perdure_job_") + ends[one.kind] for one in SERIES}
+    assert shown == there - elsewhere
 
 
 def test_the_chart_gives_grafanas_sidecar_both(tools: dict[str, Path]) -> None:

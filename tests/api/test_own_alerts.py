@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from perdure.wire import ErrorKind, ExitKind, Failure, Outcome, write_outcome
+from perdure.wire import ErrorKind, ErrorName, ExitKind, Failure, Outcome, write_outcome
 from perdure.wire.report import Standing
+from perdure_operator.cluster.protocol import JOBS
 from perdure_operator.serving.metrics import jobs
 from perdure_operator.serving.pacing import BoundedRate
 from tests.api.test_alerts import judged
@@ -110,21 +111,54 @@ def checkpoint_stale(job: Scraped) -> set[str]:
     return {fired("PerdureCheckpointStale")}
 
 
-def budget_nearly_spent(job: Scraped) -> set[str]:
-    """The script fails three times in a row; at the fourth the operator gives the job up."""
-    error = Failure(ErrorKind.EXCEPTION, "ValueError", "ValueError: no")
-    for _ in range(3):
+def fails(job: Scraped, error: Failure, times: int) -> None:
+    """All members of the run end with this error, and the next ones start."""
+    for _ in range(times):
         run = job.scene.stage.status().run
         for rank, name in enumerate(job.scene.stage.names()):
             end = write_outcome(Outcome(ExitKind.FAILED, run, rank, 5, error=error, opened=run))
             job.scene.stage.end_pod(name, end, exit_code=1)
         job.passes(3, lambda: job.scene.stage.run_pods(["n1", "n2"]))
+
+
+RAISES = Failure(ErrorKind.EXCEPTION, "ValueError", "ValueError: no")
+REFUSED = Failure(ErrorKind.STORAGE, ErrorName.STORAGE_REFUSED, "cannot list s3://b/digits: create the bucket")
+FAILS_OFTEN = {fired("PerdureRunsFailOften"), fired("PerdureStepsLost")}  # at step 5, and 600 were reported
+
+
+def budget_nearly_spent(job: Scraped) -> set[str]:
+    """The script fails three times in a row; at the fourth the operator gives the job up."""
+    fails(job, RAISES, 3)
     job.passes(2)
-    also = {fired("PerdureRunsFailOften"), fired("PerdureStepsLost")}  # at step 5, and 600 were reported
-    return {f'alertname="PerdureFailureBudgetNearlySpent", budget="code", {JOB}'} | also
+    return {f'alertname="PerdureFailureBudgetNearlySpent", budget="code", {JOB}'} | FAILS_OFTEN
 
 
-@pytest.mark.parametrize("story", [drain_blocked, hang, store_down, checkpoint_stale, budget_nearly_spent])
+def given_up(job: Scraped) -> set[str]:
+    """It fails once more."""
+    fails(job, RAISES, 4)
+    return {fired("PerdureJobFailed")} | FAILS_OFTEN
+
+
+def store_refuses(job: Scraped) -> set[str]:
+    """The operator tries again ever more rarely, and waits for a person meanwhile."""
+    fails(job, REFUSED, 4)
+    return {f'alertname="PerdureStorageNeedsYou", reason="StorageRefused", {JOB}', fired("PerdureStepsLost")}
+
+
+def unreadable(job: Scraped) -> set[str]:
+    """Somebody has edited status by hand."""
+    job.scene.stage.cluster.change(JOBS, *KEY, lambda raw: raw["status"].update(conditions=7))
+    job.passes(8)
+    return {fired("PerdureJobUnreadable")}
+
+
+STORIES = (
+    *(drain_blocked, hang, store_down, checkpoint_stale),
+    *(budget_nearly_spent, given_up, store_refuses, unreadable),
+)
+
+
+@pytest.mark.parametrize("story", STORIES)
 def test_what_goes_wrong_fires_its_alert(promtool: Path, tmp_path: Path, story: Callable[[Scraped], set[str]]) -> None:
     job = Scraped()
     job.passes(6, job.advances)

@@ -54,12 +54,16 @@ class JobLife:
     """The steps that were finished, each with the run of its piece."""
     beside: float = 0.0
     """Seconds in which the processes of a next run started while another one trained."""
+    restarts: list[tuple[float, float]] = field(default_factory=list)
+    """When training ended, and when the next run with new processes began."""
 
     def __post_init__(self) -> None:
         self._random = Random(self.seed)  # noqa: S311 - it has to be repeatable
         self.now, self.run, self.step, self.saved = 0.0, 0, 0, 0
         self._beside = False
         """Whether the processes of the next run were started while this one trained."""
+        self._stopped: float | None = None
+        """When the newest run stopped to train."""
         self._live()
         self.story.sort(key=lambda one: one.at)
 
@@ -80,6 +84,14 @@ class JobLife:
                     cause = "productive" if piece.step <= self.saved or self._kept(piece) else "undecided"
             found[cause] += piece.end - piece.begin
         return found
+
+    def pauses(self) -> list[float]:
+        """Seconds without training before each run with new processes, without those of which nobody can know that
+        nobody trained."""
+        return [
+            sum(piece.end - piece.begin for piece in self.pieces if since <= piece.begin < until and _is_pause(piece))
+            for since, until in self.restarts
+        ]
 
     def _kept(self, piece: Piece) -> bool:
         """A later run began behind this step, from an image."""
@@ -120,6 +132,8 @@ class JobLife:
         self._passes("start", self._seconds(1, 30))
         self._passes("restore", restore)
         self.begins[self._line] = self.saved = self.step  # an image is committed before the run goes on
+        if self._stopped is not None:
+            self.restarts.append((self._stopped, self.now))
         self._tell("begins", (self.run, self.step, restore))
         self._reports(begun, self.now)
         self._uploading: list[tuple[float, int]] = []
@@ -196,10 +210,12 @@ class JobLife:
             self._tell("starts beside")
             for _ in range(self._random.randint(3, 20)):
                 self._one_step()
-        begun = self.now
+        begun = self._stopped = self.now
+        save = 0.0
         if how in ("leaves", "in place"):
+            save = self._seconds(0.1, 30)
             self._tell("does", "save")
-            self._passes("save", self._seconds(0.1, 30))
+            self._passes("save", save)
             self.saved = self.step
             self._tell("commits", self.step)
         else:
@@ -208,7 +224,7 @@ class JobLife:
                 self._hang(self._seconds(300, 2000))
         self._reports(begun, self.now)
         leaves = how in ("leaves", "in place")
-        self._tell("ended" if leaves or self._random.random() < self.accounts_at_death else "dies")
+        self._tell("ended" if leaves or self._random.random() < self.accounts_at_death else "dies", save)
         if self._beside:
             self.beside += self.now
         else:
@@ -223,3 +239,7 @@ class JobLife:
             if self._random.random() < self.reports:
                 self.story.append(Happened(at, "reports"))
             at += 5.0
+
+
+def _is_pause(piece: Piece) -> bool:
+    return piece.cause not in ("unreported", "hang")

@@ -143,15 +143,15 @@ class EarlierTakeovers(TolerantModel):
     """All members saved and left."""
 
 
-PAUSE_SECONDS: Final = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+PAUSE_SECONDS: Final = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0)
 """Upper bounds of the pauses in PauseCounts.counts. Part of the format: they never change."""
 
 
 class PauseCounts(TolerantModel):
-    """Pauses of training in live take-overs, over the job's life, each as the first member reported it."""
+    """Pauses of training over the job's life."""
 
     counts: tuple[int, ...] = ()
-    """Of up to 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60 s, and longer; each pause in one of them."""
+    """Of up to 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 900 s, and longer; each pause in one of them."""
     seconds: float = 0
     """All of them together."""
 
@@ -787,6 +787,9 @@ class OpenAccount(TolerantModel):
     """These steps."""
     joined: bool = False
     """Whether who told it last joined a living run and knows of no commit since."""
+    waited: float | None = None
+    """What held, nodes and members were in `spent` when it stopped to train, less the time of its last save: what they
+    have more then is part of the pause before the next run. Absent after a suspension."""
 
 
 class TimeAccount(TolerantModel):
@@ -804,6 +807,8 @@ class TimeAccount(TolerantModel):
     """The newest run that gave account."""
     before: OpenAccount | None = None
     """The run that handed over to it live, while its leavers may still tell what they did last."""
+    restarts: PauseCounts = PauseCounts()
+    """The pauses before runs that began with new processes, without unreported seconds."""
 
 
 class LastSave(TolerantModel):
@@ -899,7 +904,7 @@ class TrainingJobStatus(TolerantModel):
     earlier_disruptions: tuple[EarlierDisruption, ...] = ()
     """The same runs by what ended the run before each of them, as far as that was recorded."""
     pauses: PauseCounts = PauseCounts()
-    """The pauses of all runs, so that a histogram of metrics goes on."""
+    """The pauses of live take-overs, each as the first member reported it."""
     failures: Failures = Failures()
     """Budgets used up so far."""
     start_time: datetime | None = None

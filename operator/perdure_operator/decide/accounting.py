@@ -15,6 +15,9 @@ room for.
 A newcomer may give account before the leaver's last one is here, which comes with its outcome. Until all leavers have
 ended, what the run before has more counts for it, and no second is called unreported: those would stay so.
 
+The pause before a run that began with new processes is what is known of it: the save of the members that left, the time
+in which no run was on, and the start and the restore of the new processes. A start after a suspension is none.
+
 `keep_account` writes at a change alone; reports and outcomes come with writes that are due anyway.
 """
 
@@ -26,7 +29,14 @@ from math import inf
 from typing import Any, Final
 
 from perdure.wire.account import CAUSES, RunAccount
-from perdure_operator.api.status import OpenAccount, SecondsSpent, TimeAccount, TimeGoesTo
+from perdure_operator.api.status import (
+    PAUSE_SECONDS,
+    OpenAccount,
+    PauseCounts,
+    SecondsSpent,
+    TimeAccount,
+    TimeGoesTo,
+)
 from perdure_operator.decide.draft import Draft
 from perdure_operator.decide.facts import own
 
@@ -77,9 +87,16 @@ def changed(time: TimeAccount, goes_to: TimeGoesTo | None, now: datetime) -> Tim
     since, spent = _since(time, now), time.spent
     if cause := _WAITS.get(time.goes_to) if time.goes_to else None:
         spent = _add(spent, {cause: since})
-    runs = _rounded(time.run_seconds + (since if time.goes_to is TimeGoesTo.RUN else 0.0))
+    runs, of_run = _rounded(time.run_seconds + (since if time.goes_to is TimeGoesTo.RUN else 0.0)), time.open
+    if goes_to is None and of_run is not None:
+        of_run = of_run.model_copy(update={"waited": None})
     new = TimeAccount(
-        goes_to=goes_to, since=None if goes_to is None else now, run_seconds=runs, spent=spent, open=time.open
+        goes_to=goes_to,
+        since=None if goes_to is None else now,
+        run_seconds=runs,
+        spent=spent,
+        open=of_run,
+        restarts=time.restarts,
     )
     return new if goes_to is TimeGoesTo.RUN else settled(new, now)
 
@@ -99,24 +116,47 @@ def _untold(time: TimeAccount, now: datetime) -> float:
     return on - told - (time.open.unfinished if time.open else 0.0)
 
 
-def with_accounts(time: TimeAccount, accounts: Iterable[RunAccount], now: datetime) -> TimeAccount:
-    """The account with what a member tells of its newest runs, oldest first. What is known already changes nothing."""
+def with_accounts(
+    time: TimeAccount, accounts: Iterable[RunAccount], now: datetime, *, left: float | None = None
+) -> TimeAccount:
+    """The account with what a member tells of its newest runs, oldest first. What is known already changes nothing.
+    `left`: the member has ended, and saved for so many seconds before."""
     news = tuple(accounts)
     for number, account in enumerate(news):
         if time.open is None or account.run > time.open.run:
-            time = _opened(time, account, same_process=number > 0)
-            time = time if account.live else _without_overlap(time, news[number:], now)
+            before, time = time.open, _opened(time, account, same_process=number > 0)
+            if not account.live and time.open is not None:
+                time = _started(time, time.open, before, news[number:], now)
         if time.open is not None and account.run == time.open.run:
             time = _counted(time, time.open, account)
         elif time.open is not None and time.before is not None and account.run == time.before.run:
             time = _told_late(time, time.open, time.before, account, now)
+    if left is not None and news and time.open is not None and news[-1].run == time.open.run:
+        time = time.model_copy(update={"open": _left(time.open, _waited(time.spent) - time.open.unfinished - left)})
     return time
+
+
+def _left(run: OpenAccount, waited: float) -> OpenAccount:
+    """The run, once a member of it has ended. Of several saves the longest counts."""
+    return run if run.waited is None else run.model_copy(update={"waited": _rounded(min(run.waited, waited))})
+
+
+def _waited(spent: SecondsSpent) -> float:
+    return spent.held + spent.nodes + spent.members
+
+
+def with_pause(known: PauseCounts, pause: float) -> PauseCounts:
+    """The counts with one more pause."""
+    place = next((place for place, bound in enumerate(PAUSE_SECONDS) if pause <= bound), len(PAUSE_SECONDS))
+    counts = [*known.counts, *[0] * (len(PAUSE_SECONDS) + 1 - len(known.counts))]
+    counts[place] += 1
+    return PauseCounts(counts=tuple(counts), seconds=_rounded(known.seconds + pause))
 
 
 def _opened(time: TimeAccount, account: RunAccount, *, same_process: bool) -> TimeAccount:
     """With the account of a newer run, of which nothing is counted yet. It decides what the one before was worth.
     `same_process`: whether its process has just told of that one, too."""
-    before, new = time.open, OpenAccount(run=account.run)
+    before, new = time.open, OpenAccount(run=account.run, waited=_rounded(_waited(time.spent)))
     if before is None:
         return time.model_copy(update={"open": new})
     if account.live:
@@ -148,12 +188,19 @@ def _told_late(
     return time.model_copy(update=update)
 
 
-def _without_overlap(time: TimeAccount, news: tuple[RunAccount, ...], now: datetime) -> TimeAccount:
-    """The part of the first one's start in which another run went on is known, and counts nowhere."""
+def _started(
+    time: TimeAccount, run: OpenAccount, before: OpenAccount | None, news: tuple[RunAccount, ...], now: datetime
+) -> TimeAccount:
+    """With the pause before a run of new processes. The part of their start in which another run went on is known, and
+    counts nowhere."""
     told = sum(getattr(account, cause) for account in news for cause in (*_TOLD, "unfinished"))
     room = max(0.0, _untold(time, now) - time.spent.unreported)
     overlap = _rounded(min(news[0].start, max(0.0, told - room)))
-    return time.model_copy(update={"open": OpenAccount(run=news[0].run, start=overlap)})
+    update: dict[str, Any] = {"open": run.model_copy(update={"start": overlap})}
+    if before is not None and before.waited is not None:
+        pause = _waited(time.spent) - before.waited + news[0].start - overlap + news[0].restore
+        update["restarts"] = with_pause(time.restarts, pause)
+    return time.model_copy(update=update)
 
 
 def _more(before: OpenAccount, account: RunAccount, room: float = inf) -> dict[str, float] | None:

@@ -16,16 +16,14 @@ from perdure.wire import Beginning, ExitKind, HandoverRecord, HandoverWord, Outc
 from perdure.wire.truncation import shortened
 from perdure_operator.api.reasons import Reason
 from perdure_operator.api.status import (
-    PAUSE_SECONDS,
     Disruption,
     EarlierDisruption,
     EarlierTakeovers,
     HistoryEntry,
-    PauseCounts,
     RunPlan,
     Takeover,
 )
-from perdure_operator.decide.accounting import with_accounts
+from perdure_operator.decide.accounting import with_accounts, with_pause
 from perdure_operator.decide.draft import Draft
 from perdure_operator.decide.outcomes import never_takes_over
 
@@ -38,6 +36,8 @@ COST: Final = ("steps_lost", "unreported", "reached", "kept")
 """The fields of NextRun that say what the previous run cost, as far as known when that run is closed."""
 COUNTED_WAYS: Final = {Takeover.LIVE: "live", Takeover.IN_PLACE: "in_place", Takeover.RECREATE: "recreate"}
 """The ways that EarlierTakeovers and EarlierDisruption count."""
+PARTS_OF_A_SAVE: Final = ("agree", "stage", "upload", "commit")
+"""Of Outcome.seconds."""
 NOTHING_LOST: Final[dict[str, Any]] = {"steps_lost": 0, "steps_in_doubt": 0, "unreported": False}
 
 
@@ -100,14 +100,6 @@ def _with_entry(known: tuple[EarlierDisruption, ...], entry: HistoryEntry) -> tu
     return (*known, counts) if old is None else tuple(counts if one is old else one for one in known)
 
 
-def _with_pause(known: PauseCounts, pause: float) -> PauseCounts:
-    """The counts with one more pause."""
-    place = next((place for place, bound in enumerate(PAUSE_SECONDS) if pause <= bound), len(PAUSE_SECONDS))
-    counts = [*known.counts, *[0] * (len(PAUSE_SECONDS) + 1 - len(known.counts))]
-    counts[place] += 1
-    return PauseCounts(counts=tuple(counts), seconds=round(known.seconds + pause, 3))
-
-
 def amend(draft: Draft, run: int, **fields: Any) -> Draft:
     """Change these fields of the run's entry, and the totals in status by the difference. No entry: no change."""
     old = entry_of(draft, run)
@@ -118,7 +110,7 @@ def amend(draft: Draft, run: int, **fields: Any) -> Draft:
         return draft
     entries, status = tuple(new if one is old else one for one in draft.status.history), draft.status
     if old.pause is None and new.pause is not None:  # a longer one of another member is no second pause
-        draft = draft.update(pauses=_with_pause(status.pauses, new.pause))
+        draft = draft.update(pauses=with_pause(status.pauses, new.pause))
     return draft.update(
         history=entries,
         how=entries[-1].how,
@@ -142,8 +134,16 @@ def learn_from(draft: Draft, outcome: Outcome) -> Draft:
     if outcome.rescue:
         draft = _record_rescue(draft, outcome.rescue)
     if time := draft.status.time_account:
-        draft = draft.update(time_account=with_accounts(time, outcome.accounts, draft.now))
+        left = _seconds_of_its_save(outcome)
+        draft = draft.update(time_account=with_accounts(time, outcome.accounts, draft.now, left=left))
     return _record_skipped_commit(draft, outcome.skipped_commit) if outcome.skipped_commit else draft
+
+
+def _seconds_of_its_save(outcome: Outcome) -> float:
+    """How long the member saved before it left."""
+    if outcome.outcome is not ExitKind.CHECKPOINTED:
+        return 0.0
+    return sum(max(0.0, outcome.seconds.get(part, 0.0)) for part in PARTS_OF_A_SAVE)
 
 
 def _correct_takeover(draft: Draft, outcome: Outcome) -> Draft:

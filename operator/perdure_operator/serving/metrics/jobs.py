@@ -89,6 +89,14 @@ SERIES: Final = (
     ),
     Series("perdure_job_replicas_wanted", "spec.replicas."),
     Series("perdure_job_standbys", "Allocated members of the next run and spares."),
+    Series(
+        "perdure_job_scaling_replicas",
+        "Members that the operator gives the job of its pool; absent unless it shares one by goodput.",
+    ),
+    Series(
+        "perdure_job_scaling_speedup",
+        "How much faster than one process so many members are expected to train; absent before that is known.",
+    ),
     Series("perdure_job_unready_nodes", "Members' nodes that are not Ready."),
     Series(
         "perdure_job_step",
@@ -108,6 +116,11 @@ SERIES: Final = (
         "perdure_job_save_duration_seconds", "How long the newest save took, until it was in the log; absent before it."
     ),
     Series("perdure_job_save_stall_seconds", "How long the newest periodic save stopped training."),
+    Series(
+        "perdure_job_restore_duration_seconds",
+        "How long the newest run restored the commit that it began with; absent before it gave account, and after a "
+        "live take-over.",
+    ),
     Series("perdure_job_samples_per_second", "Samples per second of all ranks together; absent if none are reported."),
     Series("perdure_job_batch_samples", "Samples in a step, where the session chooses them; absent otherwise."),
     Series(
@@ -161,8 +174,10 @@ SERIES: Final = (
     ),
     Series(
         "perdure_job_pause_seconds",
-        "Pauses of training in live take-overs, each as the first member reported it.",
-        kind=SeriesKind.HISTOGRAM,
+        "Pauses of training: live, as members reported them; restart, before runs that began with new processes, as "
+        "far as the time before they trained is accounted for.",
+        ("kind",),
+        SeriesKind.HISTOGRAM,
     ),
     Series("perdure_job_takeover_pause_seconds", "Pause of training in the newest take-over, as members reported it."),
     Series("perdure_job_exit_seconds", "Seconds that members took to save and leave when last asked."),
@@ -244,6 +259,10 @@ def _members(status: TrainingJobStatus, spec: TrainingJobSpec) -> Iterator[Point
     yield "perdure_job_standbys", None, float(standbys)
     yield "perdure_job_replacements", None, float(replaced)
     yield "perdure_job_unready_nodes", None, float(len({one.node for one in status.unready}))
+    if given := status.scaling:
+        yield "perdure_job_scaling_replicas", None, float(given.size)
+        if given.speedup is not None:
+            yield "perdure_job_scaling_speedup", None, given.speedup
 
 
 def _progress(status: TrainingJobStatus) -> Iterator[Point]:
@@ -304,6 +323,8 @@ def _failures(status: TrainingJobStatus, spec: TrainingJobSpec) -> Iterator[Poin
 def _time(account: TimeAccount) -> Iterator[Point]:
     if account.open is not None:
         yield "perdure_job_goodput_seconds", None, goodput(account)
+        if account.open.restore:
+            yield "perdure_job_restore_duration_seconds", None, account.open.restore
     for cause, seconds in badput(account).items():
         yield "perdure_job_badput_seconds", cause, seconds
     yield "perdure_job_undecided_seconds", None, undecided(account)
@@ -318,8 +339,10 @@ def _moves(status: TrainingJobStatus) -> Iterator[Point]:
     for how, word in _TAKEOVERS.items():
         yield "perdure_job_takeovers", word, float(counts[how])
     yield from _disruptions(status)
-    if status.pauses.counts:
-        yield "perdure_job_pause_seconds", None, status.pauses
+    restarts = status.time_account.restarts if status.time_account else PauseCounts()
+    for kind, pauses in (("live", status.pauses), ("restart", restarts)):
+        if pauses.counts:
+            yield "perdure_job_pause_seconds", kind, pauses
     if status.history and status.history[-1].pause is not None:
         yield "perdure_job_takeover_pause_seconds", None, status.history[-1].pause
     if status.exit_seconds is not None:

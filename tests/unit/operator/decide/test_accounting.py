@@ -12,7 +12,7 @@ from perdure.loop.telemetry.ledger import Ledger
 from perdure.wire import ExitKind
 from perdure.wire.account import RunAccount
 from perdure.wire.report import Report, read_report, write_report
-from perdure_operator.api.status import Disruption, Intent, PreviousRun, TimeAccount, TimeGoesTo
+from perdure_operator.api.status import PAUSE_SECONDS, Disruption, Intent, PreviousRun, TimeAccount, TimeGoesTo
 from perdure_operator.decide.accounting import badput, changed, goodput, keep_account, settled, undecided, with_accounts
 from perdure_operator.decide.draft import Draft
 from tests.support.full_status import NOON
@@ -68,7 +68,7 @@ class Watcher:
                 return settled(with_accounts(self.time, sent(self.ledger), self.clock), self.clock)
             case "ended" if self.ledger:
                 accounts, self.ledger = sent(self.ledger), None
-                return with_accounts(self.time, accounts, self.clock)
+                return with_accounts(self.time, accounts, self.clock, left=one.value)
             case "is replaced" if self.ledger:
                 accounts, self.ledger = sent(self.ledger), Ledger(None, now=lambda: self.now)
                 self.ledger.does("handover")
@@ -129,6 +129,43 @@ def test_every_second_is_where_a_recount_finds_it(seed: int, *, late: bool) -> N
     life = JobLife(seed)
     truth, found = life.recount(), counted(Watcher(life, late=late).time)
     assert found == pytest.approx(dict(truth), rel=1e-3, abs=0.1)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_pauses_before_new_processes_are_those_of_a_recount(seed: int) -> None:
+    life = JobLife(seed)
+    truth, found = life.pauses(), Watcher(life).time.restarts
+    assert sum(found.counts) == len(truth)
+    assert found.seconds == pytest.approx(sum(truth), rel=1e-3, abs=0.1)
+
+
+GONE = RunAccount(1, 0, 90, productive=90.0, unfinished=0.5)
+
+
+def test_the_longest_save_of_a_runs_members_is_part_of_the_pause_and_a_later_outcome_takes_nothing_back() -> None:
+    on = told(TimeAccount(goes_to=TimeGoesTo.RUN, since=NOON), GONE)
+    for saved in (3.0, 8.0, 2.0):
+        on = with_accounts(on, [GONE], NOON, left=saved)
+    waits = changed(on, TimeGoesTo.NODES, NOON + timedelta(seconds=120))
+    again = changed(waits, TimeGoesTo.RUN, NOON + timedelta(seconds=140))
+    again = with_accounts(again, [GONE], NOON + timedelta(seconds=140), left=1.0)
+    new = RunAccount(2, 90, 90, start=4.0, restore=1.5)
+    found = with_accounts(again, [new], NOON + timedelta(seconds=150)).restarts
+    assert found.seconds == pytest.approx(8.0 + GONE.unfinished + 20.0 + 4.0 + 1.5)
+    assert found.counts[PAUSE_SECONDS.index(60.0)] == sum(found.counts) == 1
+
+
+def test_a_start_after_a_suspension_is_no_pause_and_the_one_after_it_is() -> None:
+    def at(seconds: float) -> datetime:
+        return NOON + timedelta(seconds=seconds)
+
+    on = with_accounts(TimeAccount(goes_to=TimeGoesTo.RUN, since=NOON), [GONE], at(100), left=2.0)
+    waits = changed(changed(on, None, at(110)), TimeGoesTo.MEMBERS, at(200))
+    again = with_accounts(changed(waits, TimeGoesTo.RUN, at(210)), [RunAccount(8, 90, 91, start=4.0)], at(220))
+    assert again.restarts.counts == ()
+    waits = changed(again, TimeGoesTo.MEMBERS, at(230))
+    third = with_accounts(changed(waits, TimeGoesTo.RUN, at(260)), [RunAccount(9, 91, 92, start=5.0)], at(270))
+    assert third.restarts.seconds == 35.0
 
 
 @pytest.mark.parametrize("seed", range(12))

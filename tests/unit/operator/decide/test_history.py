@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
+from perdure.wire import ExitKind, Outcome
+from perdure.wire.account import RunAccount
 from perdure_operator.api.status import (
     PAUSE_SECONDS,
     Disruption,
@@ -10,9 +14,10 @@ from perdure_operator.api.status import (
     HistoryEntry,
     PauseCounts,
     Takeover,
+    TimeAccount,
 )
 from perdure_operator.decide.draft import Draft
-from perdure_operator.decide.history import RUNS_KEPT, amend, begin
+from perdure_operator.decide.history import RUNS_KEPT, amend, begin, learn_from
 from tests.support.full_status import PLAN
 from tests.support.raw import snapshot
 
@@ -80,3 +85,15 @@ def test_a_pause_counts_once_however_many_members_report_it() -> None:
     assert now.status.pauses == PauseCounts(
         counts=(1, 1, *[0] * (len(PAUSE_SECONDS) - 2), 1), seconds=round(1e9 + 0.101, 3)
     )
+
+
+@pytest.mark.parametrize(
+    ("outcome", "waited"), [(ExitKind.CHECKPOINTED, -3.75), (ExitKind.FAILED, 0.0), (ExitKind.HANDED_OVER, 0.0)]
+)
+def test_the_pause_before_the_next_run_has_the_save_of_a_member_that_left(outcome: ExitKind, waited: float) -> None:
+    seconds = {"agree": 0.5, "stage": 1.0, "upload": 2.0, "commit": 0.25, "import": 9.0}
+    said = Outcome(outcome, run=1, rank=0, seconds=seconds, accounts=(RunAccount(1, 0, 9, productive=9.0),))
+    account = learn_from(draft(Takeover.START).update(time_account=TimeAccount()), said).status.time_account
+    assert account is not None
+    assert account.open is not None
+    assert account.open.waited == waited

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from perdure_operator.api.status import (
+    PAUSE_SECONDS,
     Condition,
     CurrentRun,
     Disruption,
@@ -22,6 +23,7 @@ from perdure_operator.api.status import (
     PauseCounts,
     PreviousRun,
     RunPlan,
+    Scaling,
     SecondsSpent,
     Takeover,
     TimeAccount,
@@ -139,10 +141,11 @@ SAVED = LastSave(step=4500, time=NOON, observed_at=NOON)
             TrainingJobStatus(
                 time_account=TimeAccount(
                     spent=SecondsSpent(productive=70.0, nodes=20.0, handover=0.5, unreported=4.5),
-                    open=OpenAccount(run=2, unfinished=5.0, unsaved=10.0),
+                    open=OpenAccount(run=2, restore=1.5, unfinished=5.0, unsaved=10.0),
                 )
             ),
             {
+                ("restore_duration_seconds", None): 1.5,
                 ("goodput_seconds", None): 60.0,
                 ("badput_seconds", "nodes"): 20.0,
                 ("badput_seconds", "hand-over"): 0.5,
@@ -198,6 +201,11 @@ SAVED = LastSave(step=4500, time=NOON, observed_at=NOON)
             id="disruptions go on behind a truncated history, too",
         ),
         pytest.param(
+            TrainingJobStatus(scaling=Scaling(size=3, speedup=2.5, since=NOON)),
+            {("scaling_replicas", None): 3, ("scaling_speedup", None): 2.5},
+            id="a share of a pool",
+        ),
+        pytest.param(
             TrainingJobStatus(current=CurrentRun(run=2, plan=PLAN, intent=INTENT)),
             {("disruption_start_timestamp_seconds", "NodeLeaving"): NOON.timestamp()},
             id="disrupted",
@@ -233,9 +241,12 @@ def test_what_is_not_known_has_no_series() -> None:
         "required_grace_seconds",
         "save_stall_seconds",
         "save_duration_seconds",
+        "restore_duration_seconds",
         "batch_samples",
         "statistical_efficiency_ratio",
         "goodput_samples_per_second",
+        "scaling_replicas",
+        "scaling_speedup",
         "goodput_seconds",
         "badput_seconds",
         "undecided_seconds",
@@ -256,6 +267,12 @@ def test_a_job_whose_time_nobody_has_told_has_no_goodput_and_no_ratio() -> None:
     shown = values(TrainingJobStatus(time_account=account))
     assert {("goodput_seconds", None), ("goodput_ratio", None)} & shown.keys() == set()
     assert (shown["badput_seconds", "members"], shown["badput_seconds", "unreported"]) == (9.0, 600.0)
+
+
+def test_a_run_that_has_restored_nothing_has_no_duration_of_it() -> None:
+    assert ("restore_duration_seconds", None) not in values(
+        TrainingJobStatus(time_account=TimeAccount(open=OpenAccount(run=3)))
+    )
 
 
 def test_a_report_without_numbers_shows_its_step_alone() -> None:
@@ -320,7 +337,21 @@ def test_labels_are_the_jobs_name_and_words_of_closed_sets() -> None:
     found = [sample for family in jobs.families([record(FULL)]) for sample in family.samples]
     assert {sample.labels["name"] for sample in found} == {"digits"}
     assert {label for sample in found for label in sample.labels} == {
-        *("namespace", "name", "uid", "phase", "stage", "type", "reason", "cause", "budget", "how", "disruption", "le")
+        *(
+            "namespace",
+            "name",
+            "uid",
+            "phase",
+            "stage",
+            "type",
+            "reason",
+            "cause",
+            "budget",
+            "how",
+            "disruption",
+            "kind",
+            "le",
+        )
     }
     written = {"n2 is cordoned", "digits-3f2a-2", "n2"}
     assert not {value for sample in found for value in sample.labels.values()} & written
@@ -338,20 +369,27 @@ def test_times_are_those_of_status() -> None:
     assert found["exit_seconds", None] == 12.5
 
 
-def test_pauses_are_a_histogram_of_all_runs() -> None:
-    counted = record(TrainingJobStatus(pauses=PauseCounts(counts=(3, 0, 1, 0, 0, 0, 0, 0, 0, 0, 2), seconds=150.25)))
+def test_pauses_are_a_histogram_of_all_runs_live_and_with_new_processes_apart() -> None:
+    live = PauseCounts(counts=(3, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2), seconds=2000.25)
+    account = TimeAccount(restarts=PauseCounts(counts=(0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 1), seconds=165.5))
+    counted = record(TrainingJobStatus(pauses=live, time_account=account))
     (family,) = [one for one in jobs.families([counted]) if one.name == "perdure_job_pause_seconds"]
     found = {
-        (sample.name.removeprefix(family.name), sample.labels.get("le")): sample.value for sample in family.samples
+        (sample.labels["kind"], sample.name.removeprefix(family.name), sample.labels.get("le")): sample.value
+        for sample in family.samples
     }
-    assert found["_bucket", "0.05"] == found["_bucket", "0.1"] == 3
-    assert found["_bucket", "0.2"] == found["_bucket", "60.0"] == 4
-    assert found["_bucket", "+Inf"] == found["_count", None] == 6
-    assert found["_sum", None] == 150.25
+    assert found["live", "_bucket", "0.05"] == found["live", "_bucket", "0.1"] == 3
+    assert found["live", "_bucket", "0.2"] == found["live", "_bucket", "900.0"] == 4
+    assert found["live", "_bucket", "+Inf"] == found["live", "_count", None] == 6
+    assert found["live", "_sum", None] == 2000.25
+    assert found["restart", "_bucket", "10.0"] == 0
+    assert found["restart", "_bucket", "30.0"] == found["restart", "_bucket", "60.0"] == 4
+    assert found["restart", "_bucket", "120.0"] == found["restart", "_count", None] == 5
+    assert found["restart", "_sum", None] == 165.5
 
 
 def test_a_job_that_has_not_paused_has_no_histogram() -> None:
-    shown = {name for name, _, _ in jobs.points(record(TrainingJobStatus()))}
+    shown = {name for name, _, _ in jobs.points(record(TrainingJobStatus(time_account=TimeAccount())))}
     assert "perdure_job_pause_seconds" not in shown
 
 
@@ -359,4 +397,4 @@ def test_a_job_that_has_not_paused_has_no_histogram() -> None:
 def test_counts_that_somebody_edited_are_a_histogram_all_the_same(counts: tuple[int, ...]) -> None:
     edited = record(TrainingJobStatus(pauses=PauseCounts(counts=counts)))
     (family,) = [one for one in jobs.families([edited]) if one.name == "perdure_job_pause_seconds"]
-    assert len([sample for sample in family.samples if sample.name.endswith("_bucket")]) == 11
+    assert len([sample for sample in family.samples if sample.name.endswith("_bucket")]) == len(PAUSE_SECONDS) + 1
