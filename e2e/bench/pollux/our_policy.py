@@ -1,7 +1,8 @@
 """Perdure: who gets how many devices, by the operator's own allocator; where, by a scheduler; and a job's own batch.
 
 A job's agent fits what it has measured and chooses its batch as a trainer does: where its ranks change, and at the end
-of an epoch if another batch is worth it. The operator sees what a report holds, and nothing else of a job.
+of an epoch and where it makes a commit if another batch is worth it. The operator sees what a report holds, and nothing
+else of a job.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from perdure.goodput.batch import BatchRange, best_batch, choice_of, is_worth
 from perdure.goodput.fitting import StepTimes, fit
 from perdure.goodput.speed import Speed
 from perdure.wire.scaling import ScalingHints
+from perdure.wire.settings import DEFAULT_EVERY_SECONDS
 from perdure_operator.decide.packing import Pool
 from perdure_operator.decide.sharing import PoolJob, Speedup, share, speedup_table, weighed
 
@@ -33,10 +35,11 @@ Times = frozenset[tuple[tuple[int, int, int], StepTime]]
 
 
 class PerdureAgent:
-    """Chooses a batch where the ranks change, and at an epoch's end if it promises enough."""
+    """Chooses a batch where the ranks change, and at an epoch's end and at a commit if it promises enough."""
 
-    def __init__(self, *, at_each_look: bool = False) -> None:
-        """`at_each_look`: whenever the policy looks, too."""
+    def __init__(self, *, saves_every: float = DEFAULT_EVERY_SECONDS, at_each_look: bool = False) -> None:
+        """`saves_every`: inf for no commit. `at_each_look`: whenever the policy looks, too."""
+        self.saves_every = saves_every
         self._at_each_look = at_each_look
 
     def begin(self, job: Job) -> Batch:
@@ -50,9 +53,9 @@ class PerdureAgent:
         batch = job.model.fixed_batch or max(bounds.initial, bounds.micro[0] * ranks)
         return their_speed.within(their_speed.split(batch, bounds, ranks), bounds, ranks)
 
-    def go_on(self, job: Job, epoch_ended: bool) -> Batch:
+    def go_on(self, job: Job, epoch_ended: bool, saves: bool = False) -> Batch:
         """See Agent."""
-        if not (epoch_ended or self._at_each_look) or job.model.fixed_batch or job.noise is None:
+        if not (epoch_ended or saves or self._at_each_look) or job.model.fixed_batch or job.noise is None:
             return job.batch
         nodes, ranks = len(job.trains_on), sum(job.trains_on)
         speed, noise, allowed = _speed(job), _phi(job.noise, job.model), _range(job.model)

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
+from math import inf
 from pathlib import Path
 from typing import Final
 
@@ -82,6 +83,12 @@ WAYS: Final[Mapping[str, Way]] = {
         Way("start-10", "first starts of 10 s", lambda: _perdure(moves=LiveMoves(WARM, WARM, PAUSE))),
         Way("every-15", "every 15 s", lambda: _perdure(interval=15.0)),
         Way("every-240", "every 240 s", lambda: _perdure(interval=240.0)),
+        Way("epoch-batch", "batches at epochs' ends alone", lambda: _perdure(agent=PerdureAgent(saves_every=inf))),
+        Way(
+            "stay-epoch-batch",
+            "both: members stay, batches at epochs' ends alone",
+            lambda: _perdure(PerdurePolicy(WARM + PAUSE, together=False), PerdureAgent(saves_every=inf)),
+        ),
         Way("look-batch", "batches at each look", lambda: _perdure(agent=PerdureAgent(at_each_look=True))),
         Way("eager", "changes need not be earned", lambda: _perdure(PerdurePolicy(0.0))),
         Way("one-device", "beside one device", lambda: _perdure(PerdurePolicy(WARM + PAUSE, by_fair_share=False))),

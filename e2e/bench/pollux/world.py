@@ -42,6 +42,8 @@ class Job:
     """Until it trains: the rest of a start, a restart or a pause."""
     joining: float | None = None
     """Until its joiners are warm."""
+    unsaved: float = 0.0
+    """Seconds that it has trained since its newest commit, or since its start."""
     progress: float = 0.0
     epoch: int = 0
     service: float = 0.0
@@ -75,11 +77,15 @@ class Job:
 class Agent(Protocol):
     """What a job decides for itself."""
 
+    @property
+    def saves_every(self) -> float:
+        """After so many seconds of training a job makes a commit."""
+
     def begin(self, job: Job) -> Batch:
         """Its batch where it begins to train on other devices."""
 
-    def go_on(self, job: Job, epoch_ended: bool) -> Batch:
-        """Its batch at the end of an epoch, and at each look of the policy."""
+    def go_on(self, job: Job, epoch_ended: bool, saves: bool = False) -> Batch:
+        """Its batch at the end of an epoch, where it `saves`, and at each look of the policy."""
 
 
 class Policy(Protocol):
@@ -110,7 +116,7 @@ class Restarts:
     def move(self, job: Job) -> None:
         """See Moves."""
         job.train_on(job.devices)
-        job.waits = self.seconds
+        job.waits, job.unsaved = self.seconds, 0.0
 
 
 @dataclass(frozen=True)
@@ -126,7 +132,7 @@ class LiveMoves:
         """See Moves."""
         if not job.training:
             job.train_on(job.devices)
-            job.waits = self.start
+            job.waits, job.unsaved = self.start, 0.0
         elif Counter(job.devices) - Counter(job.training):
             job.joining = self.warm
         else:
@@ -161,8 +167,9 @@ def run(job: Job, agent: Agent, pause: float, now: float, seconds: float) -> Non
 
 
 def _train(job: Job, agent: Agent, seconds: float) -> float:
-    """Until this time is over, or the epoch; the seconds that it took."""
+    """Until this time is over, or the epoch, or a commit is due; the seconds that it took."""
     model, ranks, batch = job.model, sum(job.trains_on), job.batch
+    seconds = min(seconds, agent.saves_every - job.unsaved)
     time = model.time(job.trains_on, batch.micro)
     samples = batch.of(ranks)
     job.noise = model.noise(samples, job.epoch)
@@ -174,8 +181,11 @@ def _train(job: Job, agent: Agent, seconds: float) -> float:
         job.progress, job.epoch = model.end(job.epoch), job.epoch + 1
     else:
         job.progress += rate * seconds
+    job.unsaved += min(needs, seconds)
+    if saves := job.unsaved > agent.saves_every - 1e-9:
+        job.unsaved = 0.0
     if job.epoch < model.epochs:
-        job.batch = agent.go_on(job, ended)
+        job.batch = agent.go_on(job, ended, saves)
     return min(needs, seconds)
 
 

@@ -126,7 +126,7 @@ class Boundary:
             if self._run.checkpointer.pin:
                 self.save_if_due()  # newcomers do not know the pin
             self._hand_over(source)
-        self.save_if_due(trains=not source.evaluates)
+        self.save_if_due(trains=not source.evaluates, asked=source)
         self._run.mirror.at_boundary(trains=not source.evaluates)
 
     def _have_own_weights(self, doing: str) -> bool:
@@ -362,10 +362,12 @@ class Boundary:
         if self._run.schedule.after_epoch(self._progress.epochs_done):
             self._due = self._due or "epoch"
 
-    def save_if_due(self, *, goal: bool = False, trains: bool = False) -> None:
+    def save_if_due(self, *, goal: bool = False, trains: bool = False, asked: Source[Any] | None = None) -> None:
         """Makes the checkpoint that is due, if any. `goal`: the training has reached its goal. `trains`: the script
-        gets a batch to train next."""
+        gets a batch to train next. `asked`: the source that it has asked for its next batch."""
         due, self._due = self._due, ""
+        if due and asked and self.epoch is not None and not self._progress.saved:
+            asked.save_is_due(self.epoch)
         save = partial(self._save_now, goal=goal)
         self._at_boundary("" if self._progress.saved else due, save, trains=trains)
 

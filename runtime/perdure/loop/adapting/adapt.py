@@ -15,7 +15,8 @@ from perdure.goodput.rates import RateRule
 class Adapt:
     """Lets a loader's global batch grow and shrink while the job trains, and the learning rate with it.
 
-    A decision is made at an epoch's begin and after a change of ranks, nowhere else. Each is part of the checkpoint.
+    A decision is made at an epoch's begin, where a checkpoint is due, and after a change of ranks, nowhere else. Each
+    is part of the checkpoint.
     `session.micro()` belongs to it, because a batch may be handed out in several parts.
     """
 

@@ -1,7 +1,8 @@
 """The loader whose global batch changes: it hands out each batch in the parts that a decision says.
 
 Its position is the same number as that of each other loader, so runs with and without `adapt` continue each other. All
-ranks get rank 0's decisions, right before the first batch of a pass, and after a change of ranks.
+ranks get rank 0's decisions, right before the first batch of a pass, where a checkpoint is due, and after a change of
+ranks.
 
 Made by `Session.loader(adapt=...)`; it knows the session only as `BatchHooks` and `PartHooks`.
 """
@@ -160,11 +161,17 @@ class AdaptiveLoader(Loader):
         finally:
             self._parts.pass_ends()
 
+    def save_is_due(self, epoch: int) -> None:
+        """A checkpoint is made next. It holds what is decided here, so a run that continues from it decides nothing."""
+        self._decide(Here(epoch, self.consumed, self._world, saves=True))
+
     def _settle(self, epoch: int) -> None:
-        if not self._to_decide or self.pending:
-            return
+        if self._to_decide and not self.pending:
+            self._decide(Here(epoch, self.consumed, self._world))
+
+    def _decide(self, here: Here) -> None:
+        """What counts from here on. Collective."""
         self._to_decide = False
-        here = Here(epoch, self.consumed, self._world)
         measured = self._parts.measured() if self._listed is None else None
         told = self._parts.of_rank_0(lambda: [one.write() for one in self._decided(measured, here)])
         ahead = tuple(read_decision(one, f"{self}: the decision of rank 0") for one in told)

@@ -1,7 +1,8 @@
 """Which decision is made: pure.
 
 From a list nothing else is decided; otherwise from what was measured. A decision that counts is replaced at an epoch's
-begin or after a change of ranks, nowhere else: a resumed run goes on with the one that its checkpoint names.
+begin, where a checkpoint is due, or after a change of ranks, nowhere else: a resumed run goes on with the one that its
+checkpoint names.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ class Here:
     epoch: int
     consumed: int
     ranks: int
+    saves: bool = False
+    """Whether a checkpoint is due here, which will hold the decision."""
 
     @property
     def place(self) -> tuple[int, int]:
@@ -78,7 +81,8 @@ def from_measures(
 ) -> BatchDecision:
     """The decision of the largest goodput, if it promises enough more than the one that counts."""
     before = kept(held or first(batch, adapt, here), adapt, here)
-    is_due = held is None or held.ranks != here.ranks or (here.consumed == 0 and held.place < here.place)
+    at_a_place = here.saves or here.consumed == 0
+    is_due = held is None or held.ranks != here.ranks or (at_a_place and held.place < here.place)
     if not is_due or measured is None or measured.noise is None or not isfinite(measured.noise):
         return before
     speed, noise, nodes = measured.speed, measured.noise, measured.nodes

@@ -255,6 +255,9 @@ class Source(ABC, Generic[T]):
     def _settle(self, epoch: int) -> None:
         """The next batch is about to be drawn: for a source that decides with the other ranks what it is."""
 
+    def save_is_due(self, epoch: int) -> None:
+        """A checkpoint is made next, before the next batch is drawn: for a source that decides what that is."""
+
     def check_step(self) -> None:
         """The script says that a step is done. UserError if what was handed out makes no step."""
 

@@ -10,6 +10,7 @@ import torch
 import perdure
 from perdure.loop.leaving import Exit
 from perdure.session.session import Session
+from tests.unit.runtime.known_measures import know
 from tests.unit.runtime.live.scripts import take_part
 from tests.unit.runtime.whole_numbers import Weights, losses, optimizer_of, round_gradients, samples
 
@@ -24,8 +25,12 @@ def train(
     epochs: int = 3,
     wait_at: int | None = None,
     again: Sequence[tuple[int, str]] = (),
+    noise: float | None = None,
 ) -> dict[str, Any]:
-    """Trains to the end; at step `wait_at` every old rank waits until its part of the hand-over is ready."""
+    """Trains to the end; at step `wait_at` every old rank waits until its part of the hand-over is ready.
+
+    In its first step the run gets to know this `noise`, and that steps take equally long.
+    """
     torch.set_num_threads(1)
     offers = dict(again)
     with Session.from_env(root) as session:
@@ -48,6 +53,8 @@ def train(
                     round_gradients(net)
                     optimizer.step()
                     optimizer.zero_grad()
+                    if noise is not None and session.steps_done == 0:
+                        know(session, noise, BATCH // 4, BATCH // 2)
                     take_part(session, wait_at, offers)
                     session.step()
                     scheduler.step()

@@ -53,7 +53,8 @@ def test_a_run_whose_ranks_change_makes_the_same_steps_by_the_same_decisions(nur
 @pytest.mark.parametrize("move", ["rank-1-of-2", "2-to-3", "3-to-2-without-rank-0"])
 def test_a_run_that_measures_goes_on_measuring_and_deciding_with_other_ranks(nursery: Nursery, move: str) -> None:
     old, new, joins, leavers = MOVES[move]
-    job = Job(nursery, f"measuring-{move}", old, script="adapting.train", most=20, epochs=5)
+    each = {"PERDURE_EVERY_STEPS": "1"}
+    job = Job(nursery, f"measuring-{move}", old, environ=each, script="adapting.train", most=20, epochs=5, noise=1e9)
     results = job.offered(new, joins, leavers).begin().end()
     (_, over) = (entry for entry in job.log if entry["kind"] == "Opened")
     assert over["takesOver"] == 1
@@ -61,7 +62,10 @@ def test_a_run_that_measures_goes_on_measuring_and_deciding_with_other_ranks(nur
     (decided, *others) = (one["decisions"] for one in results.values() if "decisions" in one)
     assert all(other == decided for other in others)
     assert decided[-1]["ranks"] == new
-    assert all(one["consumed"] == 0 or one["ranks"] == new != old for one in decided)
+    assert [(one["epoch"], one["consumed"], one["batch"], one["ranks"]) for one in decided[:2]] == [
+        (0, 0, 8, old),
+        (0, 8, 40 // old * old, old),
+    ], "where the first checkpoint was due"
     seen: Counter[tuple[int, int]] = Counter()
     for line in job.trace:
         if "ids" in line:

@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor
 import perdure
 from perdure import Session
 from perdure.loop.leaving import Exit
+from tests.unit.runtime.known_measures import know
 from tests.unit.runtime.whole_numbers import Weights, losses, optimizer_of, round_gradients, samples
 
 BATCH = 8
@@ -30,8 +31,12 @@ def train(
     epochs: int = 3,
     terminate: tuple[int, int] | None = None,
     workers: int = 0,
+    noise: float | None = None,
 ) -> dict[str, Any]:
-    """Trains to the end, or until rank terminate[0] gets SIGTERM right before it reports its own step terminate[1]."""
+    """Trains to the end, or until rank terminate[0] gets SIGTERM right before it reports its own step terminate[1].
+
+    In its first step it gets to know this `noise`, and that steps take equally long, if it is to measure that.
+    """
     adapt = perdure.Adapt(up_to=40, per_rank=(1, most), decisions=decisions)
     steps: list[dict[str, Any]] = []
     with Session.from_env(root) as session:
@@ -56,6 +61,8 @@ def train(
                     optimizer.zero_grad()
                     if terminate and list(terminate) == [session.rank, len(steps) + 1]:
                         os.kill(os.getpid(), signal.SIGTERM)
+                    if noise is not None and session.steps_done == 0:
+                        know(session, noise, BATCH // 4, BATCH // 2)
                     steps.append({"epoch": epoch, "parts": parts, "ids": own})
                     own, parts = [], 0
                     session.step()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from itertools import chain, product
 from pathlib import Path
 from typing import Any
@@ -31,9 +32,12 @@ Results = dict[str, list[Any]]
 
 
 def scenes(root: Path) -> list[Scene]:
-    def train(name: str, where: str, world: int, **arguments: Any) -> Scene:
+    def train(
+        name: str, where: str, world: int, *, environ: Mapping[str, str] | None = None, **arguments: Any
+    ) -> Scene:
         named = {"root": str(root / where), "decisions": LIST, **arguments}
-        return Scene(name, "train", world, named, {"PERDURE_CHECK_SECONDS": "0"}, adapting.__name__)
+        told = {"PERDURE_CHECK_SECONDS": "0", **(environ or {})}
+        return Scene(name, "train", world, named, told, adapting.__name__)
 
     chained = (
         train(f"chain-{first}-{number}", f"chain-{first}", 1 + number % 3, terminate=(0, 2 if number else first))
@@ -52,6 +56,23 @@ def scenes(root: Path) -> list[Scene]:
         *(
             train(f"stopped-{part}", "stopped", 2, decisions=None, most=40, epochs=6, terminate=stop)
             for part, stop in enumerate([(0, 20), None])
+        ),
+        *(
+            train(
+                name,
+                where,
+                2,
+                decisions=None,
+                most=40,
+                noise=1e9,
+                terminate=stop,
+                environ={"PERDURE_EVERY_STEPS": "2"},
+            )
+            for name, where, stop in [
+                ("saved", "saved", None),
+                ("left-0", "left", (0, 5)),
+                ("left-1", "left", None),
+            ]
         ),
         *(
             Scene(
@@ -132,6 +153,15 @@ def test_what_was_decided_by_measures_is_repeated_by_its_list(results: Results, 
     assert [(found["steps"], end(_plain(found)), found["decisions"]) for found in again] == [
         (found["steps"], end(_plain(found)), found["decisions"]) for found in by_rank
     ]
+
+
+def test_ranks_decide_together_where_a_checkpoint_is_due_and_a_resumed_run_goes_on_with_that(results: Results) -> None:
+    whole, first, second = results["saved"], results["left-0"], results["left-1"]
+    for found in chain(whole, first, second):
+        assert [(one["epoch"], one["consumed"], one["batch"]) for one in found["decisions"]] == [(0, 0, 8), (0, 16, 40)]
+    assert {end(_plain(found)) for found in second} == {end(_plain(found)) for found in whole}
+    for before, after, alone in zip(first, second, whole, strict=True):
+        assert before["steps"] + after["steps"] == alone["steps"]
 
 
 def test_a_run_that_measures_decides_nothing_anew_where_it_continues_in_the_middle_of_an_epoch(

@@ -112,6 +112,7 @@ def test_a_batch_is_chosen_as_a_trainer_does_it() -> None:
     assert PerdureAgent().go_on(one, epoch_ended=False) == one.batch, "not in the middle of an epoch"
     smaller = Batch(8, 0)
     assert PerdureAgent().go_on(one, epoch_ended=True) == smaller
+    assert PerdureAgent().go_on(one, epoch_ended=False, saves=True) == smaller
     assert PerdureAgent(at_each_look=True).go_on(one, epoch_ended=False) == smaller
     one.noise = Noise(1.0, 1e3 * 1.001)
     assert PerdureAgent().go_on(one, epoch_ended=True) == one.batch, "no change without a reason"

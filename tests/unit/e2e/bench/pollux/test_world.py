@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 import pytest
 
@@ -27,10 +28,12 @@ class Planned:
 class Constant:
     """16 samples in a step, whatever the ranks."""
 
+    saves_every = inf
+
     def begin(self, job: Job) -> Batch:
         return Batch(16 // sum(job.trains_on), 0)
 
-    def go_on(self, job: Job, epoch_ended: bool) -> Batch:  # noqa: ARG002
+    def go_on(self, job: Job, epoch_ended: bool, saves: bool = False) -> Batch:  # noqa: ARG002
         return job.batch
 
 
@@ -96,6 +99,28 @@ def test_a_larger_batch_counts_for_as_much_as_its_noise_is_worth() -> None:
     Cluster(Planned({10.0: {"one": (0,)}}), Larger(), Restarts(0.0), 10.0).run([one])
     gain, both = (3 + 1) / (3 / 2 + 1), 2 * step_time(1, 1, 16).step
     assert one.ended == pytest.approx(10 + 200 / gain * both)
+
+
+def test_a_job_may_choose_its_batch_where_it_makes_a_commit() -> None:
+    at: list[tuple[bool, float]] = []
+
+    class Saving(Constant):
+        saves_every = 8.0
+
+        def go_on(self, job: Job, epoch_ended: bool, saves: bool = False) -> Batch:
+            if saves or epoch_ended:
+                at.append((saves, job.progress))
+            return Batch(8, 0) if saves else job.batch
+
+    one, first = job(), 1 / seconds(1, 1)
+    Cluster(Planned({10.0: {"one": (0,)}}), Saving(), LIVE, 10.0).run([one])
+    gain, step = one.model.noise(8, 0).gain(0.5), step_time(1, 1, 8).step
+    assert [saves for saves, _ in at[:3]] == [True] * 3
+    assert [done for _, done in at[:3]] == pytest.approx([8 * first + spans * 8 * gain / step for spans in range(3)])
+    plan: dict[float, dict[str, Devices]] = {10.0: {"one": (0,)}, 20.0: {"one": ()}, 30.0: {"one": (0,)}}
+    at.clear()
+    Cluster(Planned(plan), Saving(), LIVE, 10.0).run([job()])
+    assert at[0][1] == pytest.approx((5 + 8) * first), "it begins to count where it starts"
 
 
 def test_joiners_hold_devices_while_they_warm_up_and_leavers_until_they_have_left() -> None:

@@ -19,6 +19,7 @@ from perdure.loop.adapting.adaptive_loader import AdaptiveLoader
 from perdure.loop.framework import Framework
 from perdure.loop.leaving import Exit
 from perdure.session import driven
+from tests.unit.runtime.known_measures import know
 from tests.unit.runtime.records import entries
 from tests.unit.runtime.session.training import Join
 from tests.unit.runtime.whole_numbers import SAMPLES, Weights, losses, optimizer_of, samples
@@ -34,8 +35,16 @@ ADAPT = Adapt(up_to=60, per_rank=(1, 12), decisions=LIST)
 class Training:
     """A training that leaves in step `stop`."""
 
-    def __init__(self, session: perdure.Session, adapt: Adapt | None, **options: Any) -> None:
-        self.session, self.net = session, Weights()
+    def __init__(
+        self,
+        session: perdure.Session,
+        adapt: Adapt | None,
+        *,
+        measures: float | None = None,
+        **options: Any,
+    ) -> None:
+        """`measures`: the noise scale that it is to have measured from its first step on."""
+        self.session, self.net, self.measures = session, Weights(), measures
         self.optimizer = optimizer_of(self.net)
         self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 3, 0.5)
         session.register(net=self.net, optimizer=self.optimizer, scheduler=self.scheduler)
@@ -48,6 +57,9 @@ class Training:
 
     def _note(self, optimizer: Any, _arguments: Any, _named: Any) -> None:
         self.rates.append(optimizer.param_groups[0]["lr"])
+        if self.measures is not None:
+            know(self.session, self.measures, 6, BATCH)
+            self.measures = None
 
     def run(self, epochs: int = 2, stop: int | None = None) -> Training:
         batches = self.batches
@@ -141,6 +153,57 @@ def test_the_list_that_a_run_gives_repeats_it(join: Join, tmp_path: Path) -> Non
     path.write_text(json.dumps(whole.batches.decisions))
     again = Training(perdure.Session.from_env(tmp_path / "again"), Adapt(up_to=60, per_rank=(1, 12), decisions=path))
     assert (again.run().ids, again.rates, again.end) == (whole.ids, whole.rates, whole.end)
+
+
+GROWS = Adapt(up_to=36)
+NOISE = 1e9
+"""Nearly all of the gradient: three times the samples of a step win three times as much."""
+
+
+def places(training: Training) -> list[tuple[int, int, int]]:
+    return [(one["epoch"], one["consumed"], one["batch"]) for one in training.batches.decisions]
+
+
+def test_a_batch_is_decided_where_a_checkpoint_is_due_and_the_checkpoint_holds_it(join: Join, tmp_path: Path) -> None:
+    training = Training(join(EVERY_STEPS="2"), GROWS, measures=NOISE).run()
+    assert places(training) == [(0, 0, 12), (0, 24, 36)]
+    held = [(entry["step"], entry["cursors"]["train"]) for entry in entries(tmp_path) if "cursors" in entry]
+    assert [(step, cursor["consumed"], cursor["decision"]["batch"]) for step, cursor in held[:2]] == [
+        (2, 24, 36),
+        (4, 36, 36),
+    ]
+
+
+def test_without_a_checkpoint_a_batch_is_decided_at_the_begin_of_an_epoch(join: Join) -> None:
+    assert places(Training(join(), GROWS, measures=NOISE).run()) == [(0, 0, 12), (1, 0, 36)]
+
+
+@pytest.mark.parametrize("stop", [3, 4])
+def test_a_run_that_was_resumed_goes_on_with_what_was_decided_at_a_checkpoint(
+    join: Join, tmp_path: Path, stop: int
+) -> None:
+    session = perdure.Session.from_env
+    with pytest.MonkeyPatch.context() as context:
+        context.setenv("PERDURE_EVERY_STEPS", "2")
+        whole = Training(session(tmp_path / "whole"), GROWS, measures=NOISE).run()
+    first = Training(join(EVERY_STEPS="2"), GROWS, measures=NOISE).left(stop)
+    second = Training(join(EVERY_STEPS="2"), GROWS).run()
+    assert places(second) == places(whole)
+    assert first.ids + second.ids == whole.ids
+    assert first.rates + second.rates == whole.rates
+    assert second.end == whole.end
+    listed = Training(session(tmp_path / "listed"), Adapt(up_to=36, decisions=second.batches.decisions)).run()
+    assert (listed.ids, listed.rates, listed.end) == (whole.ids, whole.rates, whole.end)
+
+
+def test_nothing_is_decided_where_a_run_leaves(join: Join) -> None:
+    Training(join(EVERY_STEPS="2"), GROWS, measures=NOISE).left(2)
+    assert places(Training(join(EVERY_STEPS="2"), GROWS).run()) == [(0, 0, 12), (0, 48, 36)]
+
+
+def test_a_list_says_all_at_checkpoints_too(join: Join) -> None:
+    training = Training(join(EVERY_STEPS="1"), ADAPT).run()
+    assert places(training) == [(0, 0, 12), (0, 24, 24)]
 
 
 def test_what_is_left_is_counted_in_parts_as_far_as_it_is_decided(join: Join) -> None:

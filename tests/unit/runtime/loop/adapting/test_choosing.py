@@ -100,12 +100,27 @@ def test_a_batch_stays_where_its_noise_is_small_or_unknown() -> None:
     assert from_measures(measured(speed=unseen), held, 8, WIDE, Here(1, 0, 2)) is held
 
 
-def test_nothing_is_decided_in_the_middle_of_an_epoch_but_after_a_change_of_ranks() -> None:
+def test_nothing_is_decided_in_the_middle_of_an_epoch_but_where_a_checkpoint_is_due_or_ranks_change() -> None:
     held = decision(1, 0, 8, 2)
     assert from_measures(measured(), held, 8, WIDE, Here(1, 24, 2)) is held
     assert from_measures(measured(), held, 8, WIDE, Here(1, 0, 2)) is held, "it was decided here"
     assert from_measures(measured(), held, 8, WIDE, Here(1, 24, 4)).batch == 64
     assert from_measures(measured(), held, 8, WIDE, Here(2, 0, 2)).batch == 32
+    saved = from_measures(measured(), held, 8, WIDE, Here(1, 24, 2, saves=True))
+    assert (saved.batch, saved.place) == (32, (1, 24))
+    there = decision(1, 24, 8, 2)
+    assert from_measures(measured(), there, 8, WIDE, Here(1, 24, 2, saves=True)) is there, "it was decided here"
+
+
+@pytest.mark.parametrize("rule", RateRule)
+def test_measures_that_err_by_a_percent_change_nothing_wherever_it_is_decided(rule: RateRule) -> None:
+    adapt, real = replace(WIDE, rule=rule), replace(FAST, beta=0.05)
+    held = from_measures(measured(40.0, speed=real), None, 8, adapt, Here(0, 0, 2))
+    assert 8 < held.batch < 64
+    for place in range(1, 100):
+        speed = replace(real, beta=0.05 * (1 + 0.01 * (place % 3 - 1)))
+        now = measured(40.0 * (1 + 0.01 * (-1) ** place), speed=speed)
+        assert from_measures(now, held, 8, adapt, Here(0, 8 * place, 2, saves=True)) is held
 
 
 def test_a_batch_that_is_hardly_better_is_not_adopted_and_a_batch_shrinks_again() -> None:
