@@ -25,6 +25,7 @@ from perdure.group.peers import Peers, Solo
 from perdure.group.world import collectives_so_far
 from perdure.log.images import Stamp
 from perdure.loop.adapting.decision_list import DecisionHistory
+from perdure.loop.adapting.statistical_progress import StatisticalProgress
 from perdure.loop.background_saves import BackgroundSaves
 from perdure.loop.data.batch_share import BatchShare, share_in
 from perdure.loop.death_cost import death_cost
@@ -62,15 +63,18 @@ OWN_VALUES: Final = "session"
 """The name under which a checkpoint holds the script's own values."""
 OWN_STOPPING: Final = "session_stopping"
 """The name for the session's own values: training time, requests to stop, result, accumulators, facts of datasets,
-decisions about the batch."""
+decisions about the batch, statistical progress."""
+
+
+OwnPart = Stopping | Result | Sums | Datasets | DecisionHistory | StatisticalProgress
 
 
 class SessionState:
     """The session's own state, under one name. A checkpoint of an older version holds a part of it."""
 
-    def __init__(self, *kept: Stopping | Result | Sums | Datasets | DecisionHistory) -> None:
+    def __init__(self, *kept: OwnPart) -> None:
         """No two of them use the same name for a value."""
-        self._kept: list[Stopping | Result | Sums | Datasets | DecisionHistory | Measurements] = [*kept]
+        self._kept: list[OwnPart | Measurements] = [*kept]
         self._loaded: Mapping[str, Any] = {}
 
     @property

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from torch import Tensor
 from torch.optim import Optimizer
 
 from perdure.errors import UserError
@@ -33,7 +34,12 @@ class Acting:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._rates = ScaledRates(self._factor)
+        self._rates = ScaledRates(self._factor, self._stepped)
+        self._steps: list[Tensor | None] = []
+        """Of each optimizer that has stepped since the last step of the session: StatisticalProgress.add."""
+        self._follows = False
+        """Whether there are optimizers whose steps are known."""
+        run.progress.won.counts = True
         self._synchronizes = True
         self._registered = 0
         """How many objects were registered when their optimizers were last looked for."""
@@ -62,8 +68,19 @@ class Acting:
         self._synchronize(now=part.last)
         if (registered := len(self._run.registry.things)) != self._registered:
             self._registered = registered
-            found = [one for one in self._run.registry.named.values() if isinstance(one, Optimizer)]
-            self._rates.follow(with_held(found))
+            found = [*with_held([one for one in self._run.registry.named.values() if isinstance(one, Optimizer)])]
+            self._rates.follow(found)
+            self._follows = bool(found)
+
+    def step_done(self, worth: float) -> None:
+        """A step is done, which has won so many samples of the script's own batch if no optimizer has skipped it."""
+        steps, self._steps = self._steps, []
+        self._run.progress.won.add(worth, steps if self._follows else [None])
+
+    def _stepped(self, optimizer: Optimizer) -> None:
+        """GradScaler does not call an optimizer that is to skip a step, but it tells a fused one in this attribute."""
+        skips = getattr(optimizer, "found_inf", None)
+        self._steps.append(skips if isinstance(skips, Tensor) else None)
 
     def pass_ends(self) -> None:
         """The script gets no further part for now."""

@@ -38,6 +38,10 @@ class Progress:
     """Whether some rank has called `step(exhausted=True)`: for scripts with their own samples."""
     save_failures: int
     """How many periodic checkpoints failed in a row; 0 after one that succeeds."""
+    samples: float | None
+    """Samples that were trained, of all runs together, each counted by what it won in its batch: 1 in a batch of the
+    adapting loader's `batch_size`, less in a larger one. A step that a GradScaler has skipped does not count. None
+    without a loader with `adapt`."""
 
 
 def progress(session: Session) -> Progress:
@@ -53,6 +57,7 @@ def progress(session: Session) -> Progress:
         batch_index=done.batch_index,
         exhausted=core.boundary.exhausted,
         save_failures=checkpointer.failures if checkpointer else 0,
+        samples=done.won.samples if done.won.counts else None,
     )
 
 

@@ -183,7 +183,8 @@ class EpochLoops:
         progress, run = self._progress, self._run
         if not progress.between_epochs:
             return False
-        reached = agreed(run.peers.gather("comes to an epoch loop", run.stopping.limits_reached(progress.step)))
+        own = run.stopping.limits_reached(progress.step, progress.won.samples)
+        reached = agreed(run.peers.gather("comes to an epoch loop", own))
         if reached:
             self._stop(reached)
         return self._is_over(goal)
@@ -307,7 +308,7 @@ class EpochLoops:
         self._boundary.go_on()
         run, progress = self._run, self._progress
         run.hooks.run(HookName.EPOCH, progress.loop_epochs)
-        own = run.stopping.reasons(progress.step)
+        own = run.stopping.reasons(progress.step, progress.won.samples)
         try:
             if run.images.lost:
                 raise run.images.lost

@@ -242,14 +242,15 @@ class Session:
         stop: Sequence[StopCondition | Limit] = (),
         max_steps: int | None = None,
         max_seconds: float | None = None,
+        max_progress: float | None = None,
     ) -> Iterator[int]:
         """The epochs of this loop that are left. The first call restores the newest checkpoint.
 
-        The loop ends after `count` epochs, or with the first epoch after which a condition of `stop` is true on any
-        rank, or a limit is reached: `max_steps` of all runs and loops, `max_seconds` of training. UserError if nothing
-        could ever end the loop.
+        It ends after `count` epochs, or the first after which a condition of `stop` is true on any rank or a limit is
+        reached: `max_steps`, `max_progress` (perdure.progress) of all runs, `max_seconds` of training. One is needed.
         """
-        return self._core.loops.epochs(read_goal(count, stop, max_steps=max_steps, max_seconds=max_seconds), stop)
+        limits = {"max_steps": max_steps, "max_seconds": max_seconds, "max_progress": max_progress}
+        return self._core.loops.epochs(read_goal(count, stop, **limits), stop)
 
     def stop(self, reason: str) -> None:
         """Ends the present loop with the present epoch, on all ranks. UserError outside of an epoch."""

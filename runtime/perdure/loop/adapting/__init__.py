@@ -7,4 +7,5 @@ choosing         which decision is made: from a list, or from what is measured; 
 parts            which sample of which part of a batch goes to which rank; pure
 adaptive_loader  the loader whose batches follow the decisions
 scaled_rates     an optimizer's step at the decided rates, with the script's own before and after it
+statistical_progress  how many samples of the script's own batch all steps together are worth
 """

@@ -45,6 +45,10 @@ class PartHooks(Protocol):
         """The script gets this part next."""
         ...
 
+    def step_done(self, worth: float) -> None:
+        """A step is done, which has won so many samples of the script's own batch if no optimizer has skipped it."""
+        ...
+
     def pass_ends(self) -> None:
         """The script gets no further part for now."""
         ...
@@ -147,6 +151,8 @@ class AdaptiveLoader(Loader):
     def advance(self) -> list[int]:
         """A step is done: what was handed out is consumed. Returns the sample ids it used."""
         self._used, self._fresh = self._used + self._fresh, 0
+        samples = self.handed_out - self.consumed
+        self._parts.step_done(self._held.worth(samples, self.plan.batch) if self._held else 0.0)
         return super().advance()
 
     def forget(self) -> None:

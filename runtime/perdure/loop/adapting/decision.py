@@ -12,9 +12,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from perdure.errors import UserError
+from perdure.goodput.batch import efficiency
 
 SAME_RATE: Final = 0.05
-"""A factor of the rate that has changed by less is kept."""
+"""A factor of the rate, or the worth of a sample, that has changed by less is kept."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,10 @@ class BatchDecision:
         few as its samples need; and none is without a sample."""
         parts = self.accumulation + 1
         return min(parts, samples if samples >= self.batch else -(-samples // (self.micro * self.ranks)))
+
+    def worth(self, samples: int, initial: int) -> float:
+        """What they win in its batches, in samples of a batch of `initial` ones. Without a noise, as many."""
+        return samples * (1.0 if self.noise is None else efficiency(self.noise, initial, self.batch))
 
     def says_the_same(self, other: BatchDecision) -> bool:
         """Whether training goes on alike with either."""

@@ -20,9 +20,11 @@ from torch.optim import Optimizer
 class ScaledRates:
     """The optimizers whose rates are multiplied."""
 
-    def __init__(self, factor: Callable[[], float]) -> None:
-        """`factor` is called at each step. It may raise, if no step is due."""
+    def __init__(self, factor: Callable[[], float], stepped: Callable[[Optimizer], None] = lambda _: None) -> None:
+        """`factor` is called at each step. It may raise, if no step is due. `stepped` is called after a step that has
+        not raised."""
         self._factor = factor
+        self._stepped = stepped
         self._scaled: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._groups: set[int] = set()
         """The groups that have the decided rate just now: optimizers may share them, and call each other."""
@@ -41,7 +43,9 @@ class ScaledRates:
         @wraps(function)
         def stepped(optimizer: Optimizer, *arguments: Any, **named: Any) -> Any:
             with self._at_decided_rates(optimizer):
-                return function(optimizer, *arguments, **named) if bound else function(*arguments, **named)
+                found = function(optimizer, *arguments, **named) if bound else function(*arguments, **named)
+            self._stepped(optimizer)
+            return found
 
         return stepped
 

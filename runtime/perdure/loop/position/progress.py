@@ -16,6 +16,7 @@ from torch import Tensor
 from perdure.errors import UserError
 from perdure.log.position import Position
 from perdure.loop.adapting.decision_list import DecisionHistory
+from perdure.loop.adapting.statistical_progress import StatisticalProgress
 from perdure.loop.data.evaluating import KIND as EVALUATION
 from perdure.loop.data.evaluating import Evaluation, ScriptPosition
 from perdure.loop.data.loader import Loader
@@ -57,6 +58,7 @@ class ProgressTracker:
         """Whether a commit holds exactly this position."""
         self.sums = Sums()
         self.decisions = DecisionHistory()
+        self.won = StatisticalProgress()
         self.generators = Generators(self.sums)
         self.datasets = Datasets()
         self.loop = 0
@@ -83,9 +85,9 @@ class ProgressTracker:
         self._unlike_told = False
 
     @property
-    def kept(self) -> tuple[Sums, Datasets, DecisionHistory]:
+    def kept(self) -> tuple[Sums, Datasets, DecisionHistory, StatisticalProgress]:
         """What a checkpoint holds of it beside the position."""
-        return self.sums, self.datasets, self.decisions
+        return self.sums, self.datasets, self.decisions, self.won
 
     def source(self, name: str) -> Source[Any] | None:
         """The loader of this name, if there is one."""
@@ -184,6 +186,7 @@ class ProgressTracker:
     def part_done(self, seconds: float) -> float | None:
         """The part of the current loop that is done after `seconds` of training, from 0 to 1; None without a limit."""
         done = {"epochs": self.loop_epochs + self._epoch_done, "max_steps": self.step, "max_seconds": seconds}
+        done["max_progress"] = self.won.known
         parts = [done[name] / limit for name, limit in self._loop_goal.items() if name in done]
         return min(1.0, max(parts)) if parts else None
 
@@ -455,6 +458,11 @@ class ProgressTracker:
     def _check_step(self) -> None:
         if self.epoch is None:
             raise UserError("step() is called outside of an epoch: call it in `for epoch in session.epochs(n)`")
+        if "max_progress" in self._loop_goal and not self.won.counts:
+            raise UserError(
+                f"epochs: max_progress is {self._loop_goal['max_progress']!r}, and no loader of this session counts "
+                f"progress: give one adapt=perdure.Adapt(...), with up_to=batch_size for a batch that stays"
+            )
         for name, cursor in self._resumed.items():
             if name not in self._sources and cursor.get("kind") != EVALUATION and self._in_epoch(cursor):
                 raise UserError(

@@ -42,18 +42,22 @@ class Goal:
     """Optimizer steps, of all loops and runs together."""
     max_seconds: float | None = None
     """Seconds of training, in all loops and runs together."""
+    max_progress: float | None = None
+    """Samples of the script's own batch that all loops and runs together have won."""
 
     def limits(self) -> dict[str, float]:
         """The limits that are set, by name, as they are recorded."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
-    def reached(self, *, steps: int, seconds: float) -> list[str]:
+    def reached(self, *, steps: int, seconds: float, progress: float) -> list[str]:
         """The limits that are reached, except epochs, which the loop counts."""
         found = []
         if self.max_steps is not None and steps >= self.max_steps:
             found.append("max_steps")
         if self.max_seconds is not None and seconds >= self.max_seconds:
             found.append("max_seconds")
+        if self.max_progress is not None and progress >= self.max_progress:
+            found.append("max_progress")
         return found
 
     def within_epochs(self, done: int) -> bool:
@@ -81,7 +85,8 @@ def read_goal(epochs: int | None, stop: Sequence[StopCondition | Limit], **limit
     least: dict[str, float] = {}
     for name, value in found:
         least[name] = min(_positive(name, value), least.get(name, value))
-    return Goal(_whole(least.get("epochs")), _whole(least.get("max_steps")), least.get("max_seconds"))
+    whole = {name: _whole(least.get(name)) for name in ("epochs", "max_steps")}
+    return Goal(**whole, max_seconds=least.get("max_seconds"), max_progress=least.get("max_progress"))
 
 
 def max_steps(count: int) -> Limit:
@@ -95,10 +100,11 @@ def max_seconds(seconds: float) -> Limit:
 
 
 def _positive(name: str, value: float) -> float:
-    whole = name != "max_seconds"
+    unit = {"max_seconds": "seconds", "max_progress": "samples"}.get(name)
+    whole = unit is None
     fits = isinstance(value, int) and value >= 1 if whole else isinstance(value, int | float) and value > 0
     if not fits or isinstance(value, bool):
-        kind = "a whole number of 1 or more" if whole else "seconds, more than 0"
+        kind = "a whole number of 1 or more" if whole else f"{unit}, more than 0"
         raise UserError(f"epochs: {name} is {value!r}: give {kind}")
     return value
 
@@ -182,7 +188,7 @@ class Stopping:
         if not (goal.limits() or self._loop or self._always):
             raise UserError(
                 "epochs(): nothing would ever end this loop: give a number of epochs, max_steps, max_seconds, "
-                "stop=[condition], or a condition by perdure.stop_when(session, name, condition)"
+                "max_progress, stop=[condition], or a condition by perdure.stop_when(session, name, condition)"
             )
 
     def end(self) -> None:
@@ -207,14 +213,14 @@ class Stopping:
         """Whether another rank may find a reason to end the loop that this one does not."""
         return bool(self._always or self._loop) or self._goal.max_seconds is not None
 
-    def limits_reached(self, steps: int) -> list[str]:
+    def limits_reached(self, steps: int, progress: float = 0.0) -> list[str]:
         """The limits that are reached."""
-        return self._goal.reached(steps=steps, seconds=self.clock.seconds)
+        return self._goal.reached(steps=steps, seconds=self.clock.seconds, progress=progress)
 
-    def reasons(self, steps: int) -> list[str]:
+    def reasons(self, steps: int, progress: float = 0.0) -> list[str]:
         """Why this rank would end the loop now. Evaluates every condition."""
         fired = [named.name for named in (*self._always, *self._loop) if named.condition()]
-        return [*self.limits_reached(steps), *fired, *self._requested]
+        return [*self.limits_reached(steps, progress), *fired, *self._requested]
 
 
 def agreed(reasons: Iterable[Sequence[str]]) -> tuple[str, ...]:

@@ -13,14 +13,14 @@ from tests.unit.runtime.whole_numbers import SAMPLES
 
 LIST: list[dict[str, Any]] = [
     {"epoch": 0, "consumed": 0, "batch": 8},
-    {"epoch": 0, "consumed": 24, "batch": 16, "rate": 2.0},
+    {"epoch": 0, "consumed": 24, "batch": 16, "rate": 2.0, "noise": 24.0},
     {"epoch": 1, "consumed": 0, "batch": 20, "rate": 1.5},
     {"epoch": 2, "consumed": 20, "batch": 40, "rate": 0.5},
 ]
 SIZES = [8, 8, 8, 16, 16, 4, 20, 20, 20, 20, 40]
 """The batches of the steps."""
 SCRIPT: dict[str, Any] = {"script": "adapting.train", "decisions": LIST}
-COMPARED = ("steps", "weights", "momentum", "rate")
+COMPARED = ("steps", "weights", "momentum", "rate", "progress")
 
 
 def ends(results: dict[str, Any]) -> dict[int, list[Any]]:

@@ -75,6 +75,7 @@ def train(
             "weights": net.fields.tolist(),
             "momentum": optimizer.state_dict()["state"][0]["momentum_buffer"].tolist(),
             "rate": optimizer.param_groups[0]["lr"],
+            "progress": perdure.progress(session).samples,
             "decisions": batches.decisions,
         }
 

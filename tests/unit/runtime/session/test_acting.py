@@ -18,7 +18,7 @@ from tests.unit.runtime.whole_numbers import SAMPLES, losses, samples
 WORLDS = (1, 2, 3)
 LIST: list[dict[str, Any]] = [
     {"epoch": 0, "consumed": 0, "batch": 8},
-    {"epoch": 0, "consumed": 24, "batch": 16, "rate": 2.0},
+    {"epoch": 0, "consumed": 24, "batch": 16, "rate": 2.0, "noise": 24.0},
     {"epoch": 1, "consumed": 0, "batch": 12, "accumulation": 2, "rate": 1.5},
     {"epoch": 2, "consumed": 12, "batch": 40, "rate": 0.5},
 ]
@@ -101,7 +101,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 
 def end(found: dict[str, Any]) -> tuple[Any, ...]:
-    return tuple(found[name] for name in ("done", "weights", "momentum", "rate"))
+    return tuple(found[name] for name in ("done", "weights", "momentum", "rate", "progress"))
 
 
 @pytest.mark.parametrize("world", WORLDS)

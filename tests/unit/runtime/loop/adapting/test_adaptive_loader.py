@@ -41,10 +41,11 @@ class Training:
         adapt: Adapt | None,
         *,
         measures: float | None = None,
+        max_progress: float | None = None,
         **options: Any,
     ) -> None:
         """`measures`: the noise scale that it is to have measured from its first step on."""
-        self.session, self.net, self.measures = session, Weights(), measures
+        self.session, self.net, self.measures, self.max_progress = session, Weights(), measures, max_progress
         self.optimizer = optimizer_of(self.net)
         self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 3, 0.5)
         session.register(net=self.net, optimizer=self.optimizer, scheduler=self.scheduler)
@@ -64,7 +65,7 @@ class Training:
     def run(self, epochs: int = 2, stop: int | None = None) -> Training:
         batches = self.batches
         with self.session as session:
-            for _ in session.epochs(epochs):
+            for _ in session.epochs(epochs, max_progress=self.max_progress):
                 for number, (inputs, wanted, ids) in enumerate(batches, batches.batch_index):
                     self.ids += ids.tolist()
                     self.seen.append((number, batches.remaining, len(batches)))
@@ -83,6 +84,12 @@ class Training:
         with pytest.raises(Exit):
             self.run(stop=stop)
         return self
+
+    @property
+    def won(self) -> float:
+        samples = perdure.progress(self.session).samples
+        assert samples is not None
+        return samples
 
     @property
     def end(self) -> tuple[Any, ...]:
@@ -204,6 +211,81 @@ def test_nothing_is_decided_where_a_run_leaves(join: Join) -> None:
 def test_a_list_says_all_at_checkpoints_too(join: Join) -> None:
     training = Training(join(EVERY_STEPS="1"), ADAPT).run()
     assert places(training) == [(0, 0, 12), (0, 24, 24)]
+
+
+WORTH: list[dict[str, Any]] = [
+    {"epoch": 0, "consumed": 0, "batch": 12, "noise": 4.0},
+    {"epoch": 0, "consumed": 24, "batch": 24, "noise": 12.0},
+    {"epoch": 1, "consumed": 12, "batch": 36},
+]
+"""Samples count 1, then (12 + 12) / (12 + 24), then 1, because nothing is known of the noise."""
+
+
+def test_progress_counts_samples_by_what_they_win(join: Join) -> None:
+    training = Training(join(), Adapt(up_to=36, decisions=WORTH))
+    assert training.won == 0.0
+    training.run()
+    assert training.won == pytest.approx(24 + 36 * 2 / 3 + 12 * 2 / 3 + 48)
+    assert Training(join(), GROWS).run(epochs=1).won == training.won
+
+
+@pytest.mark.parametrize("stop", range(2, 7))
+def test_progress_goes_on_where_it_was(join: Join, tmp_path: Path, stop: int) -> None:
+    adapt = Adapt(up_to=36, decisions=WORTH)
+    whole = Training(perdure.Session.from_env(tmp_path / "whole"), adapt).run()
+    Training(join(), adapt).left(stop)
+    second = Training(join(), adapt)
+    perdure.restore(second.session)
+    assert 0 < second.won < whole.won
+    assert second.run().won == whole.won
+
+
+def test_a_loop_ends_after_the_epoch_in_which_its_progress_is_reached(join: Join) -> None:
+    training = Training(join(), Adapt(up_to=36, decisions=WORTH), max_progress=49.0).run(epochs=9)
+    assert training.won == pytest.approx(24 + 36 * 2 / 3 + 56)
+    assert len(training.ids) == 120
+    again = Training(join(), Adapt(up_to=36, decisions=WORTH), max_progress=49.0).run(epochs=9)
+    assert not again.ids, "nothing is left of it"
+    more = Training(join(), Adapt(up_to=36, decisions=WORTH), max_progress=105.0).run(epochs=9)
+    assert len(more.ids) == 60
+
+
+def test_progress_needs_a_loader_that_counts_it(join: Join) -> None:
+    plain = Training(join(), None, max_progress=49.0)
+    assert perdure.progress(plain.session).samples is None
+    with pytest.raises(UserError, match=r"max_progress is 49\.0, and no loader of this session counts progress"):
+        plain.run()
+    assert len(plain.ids) == BATCH
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_step_that_a_scaler_has_skipped_wins_nothing(join: Join, fused: bool) -> None:
+    session, net = join(), Weights()
+    optimizer = torch.optim.SGD(net.parameters(), lr=1 / 64, fused=fused)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    session.register(net=net, optimizer=optimizer, scaler=scaler)
+    known: list[float | None] = []
+    with session:
+        for _ in session.epochs(1):
+            for inputs, wanted, _ in session.loader(samples(), BATCH, adapt=Adapt(up_to=BATCH)):
+                worst = float("inf") if session.steps_done in (0, 2) else 1.0
+                scaler.scale(losses(net(inputs), wanted).mean() * worst).backward()
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+                session.step()
+                known.append(perdure.progress(session).samples)
+    assert known == [0.0, 12.0, 12.0, 24.0, 36.0]
+
+
+def test_without_an_optimizer_each_step_counts(join: Join) -> None:
+    session, net = join(), Weights()
+    session.register(net=net)
+    with session:
+        for _ in session.epochs(1):
+            for _ in session.loader(samples(), BATCH, adapt=Adapt(up_to=BATCH)):
+                session.step()
+    assert perdure.progress(session).samples == SAMPLES
 
 
 def test_what_is_left_is_counted_in_parts_as_far_as_it_is_decided(join: Join) -> None:

@@ -50,7 +50,7 @@ def test_a_limit_that_is_no_limit_is_refused(limit: Any) -> None:
 
 
 def test_a_loop_that_nothing_could_end_is_refused_with_what_could() -> None:
-    with pytest.raises(UserError, match=r"nothing would ever end.*max_steps, max_seconds, stop=\[condition\]"):
+    with pytest.raises(UserError, match=r"nothing would ever end.*max_seconds, max_progress, stop=\[condition\]"):
         Stopping().begin(Goal(), [])
 
 
@@ -90,6 +90,16 @@ def test_limits_count_from_the_moment_they_are_reached() -> None:
     assert stopping.reasons(4) == []
     now = 10.0
     assert stopping.reasons(5) == stopping.limits_reached(5) == ["max_steps", "max_seconds"]
+
+
+def test_progress_is_a_limit_in_samples_that_need_not_be_whole() -> None:
+    stopping = Stopping()
+    stopping.begin(read_goal(None, [], max_progress=80.5), [])
+    assert stopping.reasons(5, 80.4) == []
+    assert stopping.reasons(5, 80.5) == ["max_progress"]
+    assert read_goal(3, [], max_progress=80.5).limits() == {"epochs": 3, "max_progress": 80.5}
+    with pytest.raises(UserError, match="max_progress is 0: give samples, more than 0"):
+        read_goal(3, [], max_progress=0)
 
 
 def test_the_next_loop_has_conditions_of_its_own() -> None:
