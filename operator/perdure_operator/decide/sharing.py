@@ -82,6 +82,9 @@ class PoolJob:
     """The size at which its members are on several nodes now; 0: they are on one, or it is not known."""
     wants: int = 0
     """The size to have while nothing is known of its speed, if there is room; 0: its minimum."""
+    mute: bool = False
+    """Whether it has told nothing of its speed for so long that nobody waits for it. Then it gets of what it wants an
+    equal share of the pool before others grow, and more of what they leave."""
     weight: float = 1.0
     """How much its time counts beside that of others."""
 
@@ -119,7 +122,35 @@ def share(pool: Pool, jobs: Sequence[PoolJob]) -> dict[str, int]:
         if again == sizes:
             break
         sizes = again
-    return sizes
+    return _with_left_over(pool, ordered, sizes)
+
+
+def _with_left_over(pool: Pool, jobs: Sequence[PoolJob], sizes: Mapping[str, int]) -> dict[str, int]:
+    """These sizes, and for mute jobs what the others leave, as long as none of these loses its place by it."""
+    found = dict(sizes)
+    for job in jobs:
+        if job.is_measured or not job.mute or job.rests or not found[job.name]:
+            continue
+        most = min(job.wants, found[job.name] + (pool.devices - _used(jobs, found)) // job.ranks)
+        before = _sum(jobs, found, _packed(pool, jobs, found))
+        for size in range(most, found[job.name], -1):
+            more = found | {job.name: size}
+            packed = _packed(pool, jobs, more)
+            if not packed.missing and _sum(jobs, more, packed) <= before + _NOTHING:
+                found = more
+                break
+    return found
+
+
+def without_spares(pool: Pool, jobs: Sequence[PoolJob], devices: int) -> Pool:
+    """The pool without so many devices, which spares have: of those that no member is on, after all minimums.
+
+    So a run that takes its spares as members, as for a node that it was worth, keeps them.
+    """
+    least = _minimums(pool, _oldest_first(jobs))
+    members = {job.name: max(job.holds, least[job.name]) for job in jobs}
+    counts = range(1, min(devices, pool.devices) + 1)
+    return pool.less(bisect_left(counts, True, key=lambda taken: not has_room(pool.less(taken), jobs, members)))
 
 
 def with_wish(pool: Pool, jobs: Sequence[PoolJob]) -> Pool:
@@ -131,23 +162,27 @@ def with_wish(pool: Pool, jobs: Sequence[PoolJob]) -> Pool:
     """
     new = [replace(job, has=0, changed_seconds=math.inf, spread_at=0) for job in jobs]
     sizes = share(pool, new)
-    if not jobs or not all(job.is_measured and sizes[job.name] for job in new):
+    if not all(sizes[job.name] and (job.is_measured or job.mute) for job in new):
         return pool
     speed, used = mean_speedup(pool, new, sizes)
+    if not used:
+        return pool
+    measured = [job for job in new if job.is_measured]
+    mute = _used(new, sizes) - used
     if speed > CROWDED:
         larger = Pool((*pool.shapes, (pool.widest, 1)))
         return pool if mean_speedup(larger, new, share(larger, new))[0] < IDLE else larger
-    return _without(pool, pool.devices - _worth_having(new, sizes, speed * used, used)) if speed < IDLE else pool
+    if speed >= IDLE:
+        return pool
+    return _without(pool, pool.devices - mute - _worth_having(measured, sizes, speed * used, used))
 
 
 def mean_speedup(pool: Pool, jobs: Sequence[PoolJob], sizes: Mapping[str, int]) -> tuple[float, int]:
     """The mean speedup per device over the devices of the jobs whose speed is known, and how many these are."""
+    nodes = {job.name: count for job, count in zip(jobs, _packed(pool, jobs, sizes).nodes, strict=True)}
     measured = [job for job in jobs if job.is_measured and sizes[job.name]]
-    packed = _packed(pool, measured, sizes)
-    used = sum(sizes[job.name] * job.ranks for job in measured)
-    speed = sum(
-        _speed(job, sizes[job.name], apart=nodes > 1) for job, nodes in zip(measured, packed.nodes, strict=True)
-    )
+    used = _used(measured, sizes)
+    speed = sum(_speed(job, sizes[job.name], apart=nodes[job.name] > 1) for job in measured)
     return (speed / used if used else 0.0), used
 
 
@@ -156,22 +191,19 @@ def first_steps(pool: Pool, jobs: Sequence[PoolJob], sizes: Mapping[str, int]) -
 
     A job without a size gets one at once: it waits for its room as any job waits that is created.
     """
-    free = pool.devices - sum(_kept_free(job, sizes[job.name]) * job.ranks for job in jobs)
+    held = {job.name: _kept_free(job, sizes[job.name]) for job in jobs}
     now: dict[str, int] = {}
     ordered = _oldest_first(jobs)
     for job in ordered:
-        size = sizes[job.name]
         if not job.has:
-            now[job.name] = max(size, job.minimum)
-            free -= now[job.name] * job.ranks
+            now[job.name] = held[job.name] = max(sizes[job.name], job.minimum)
     for job in ordered:
         size = sizes[job.name]
-        more = (size - max(job.has, job.holds)) * job.ranks
         if not job.has or not size or size == job.has:
             continue
-        if more <= 0 or more <= free:
+        if size <= held[job.name] or has_room(pool, jobs, held | {job.name: size}):
             now[job.name] = size
-            free -= max(more, 0)
+            held[job.name] = max(size, held[job.name])
     return now
 
 
@@ -253,8 +285,9 @@ def _settled(pool: Pool, jobs: Sequence[PoolJob], least: Mapping[str, int]) -> d
     """The minimums, and the sizes that are not weighed: of jobs that rest, then of those of which nothing is known."""
     sizes = dict(least)
     spare = pool.devices - _used(jobs, sizes)
+    fair = pool.devices // len(jobs) if jobs else 0
     for job in sorted(jobs, key=lambda job: not job.rests):
-        wanted = job.has if job.rests else job.wants
+        wanted = job.has if job.rests else min(job.wants, fair // job.ranks) if job.mute else job.wants
         if (job.is_measured and not job.rests) or not least[job.name]:
             continue
         more = max(min(wanted - job.minimum, spare // job.ranks), 0)

@@ -36,6 +36,7 @@ from perdure_operator.decide.sharing import (
     speedup_table,
     weighed,
     with_wish,
+    without_spares,
 )
 from perdure_operator.decide.signals import rows_shown, tolerates
 from perdure_operator.decide.sizing import sizes_of, wanted_members
@@ -158,7 +159,8 @@ class PoolKeeper:
         known = [one.job for one in seen]
         specs = [job.spec for job in jobs if job.spec]
         trained = sum((_trained_on(job, self.cache) for job in jobs), Counter[str]())
-        pool = pool_of(specs, self.cache.nodes(), trained).less(sum(map(_devices_of_spares, specs)))
+        whole = pool_of(specs, self.cache.nodes(), trained)
+        pool = without_spares(whole, known, sum(map(_devices_of_spares, specs)))
         sizes, pool = sizes_in(pool, known, {one.job.name: one.runs for one in seen})
         steps = first_steps(pool, known, sizes)
         found = []
@@ -298,6 +300,7 @@ def _seen(record: JobRecord, cache: Cache, hints: ScalingHints | None, now: date
     table = speedup_table(hints, looked_at, spec.processes_per_replica) if hints else {}
     on_nodes = _on_nodes(record, status, cache)
     why, wants = _without_speed(spec, status, has, now)
+    mute = listens and why == AS_CAPACITY
     if given is not None and not listens:
         why, wants = given.why, has
     job = PoolJob(
@@ -313,6 +316,7 @@ def _seen(record: JobRecord, cache: Cache, hints: ScalingHints | None, now: date
         speedups=table if sizes[0] in table else {},
         spread_at=has if len(set(on_nodes)) > 1 and runs == has else 0,
         wants=wants,
+        mute=mute,
     )
     return _Seen(job, runs, BY_SPEED if job.is_measured else why)
 

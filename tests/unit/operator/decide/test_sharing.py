@@ -27,6 +27,7 @@ from perdure_operator.decide.sharing import (
     sizes_to_look_at,
     weighed,
     with_wish,
+    without_spares,
 )
 
 FOUR = Pool(((1, 4),))
@@ -152,6 +153,28 @@ def test_a_job_of_unknown_speed_has_the_size_that_it_wants_as_far_as_there_is_ro
     assert share(FOUR, [unknown, _job("known", 0.0)]) == {"unknown": 3, "known": 1}
     assert share(FOUR, [unknown, _job("one", 0.0), _job("two", 0.0)]) == {"unknown": 2, "one": 1, "two": 1}
     assert share(FOUR, [replace(unknown, wants=0), _job("known", 0.0)]) == {"unknown": 1, "known": 3}
+
+
+def test_a_mute_job_has_an_equal_share_before_others_grow_and_the_rest_of_what_they_leave() -> None:
+    mute, known = _job("mute", speedups={}, wants=4, mute=True), _job("known", 0.0)
+    assert share(FOUR, [mute, known]) == {"mute": 2, "known": 2}
+    assert share(FOUR, [mute, _job("one", 0.0), _job("two", 0.0)]) == {"mute": 1, "one": 2, "two": 1}
+    assert share(FOUR, [mute, _job("flat", sizes=(1,))]) == {"mute": 3, "flat": 1}
+    assert share(FOUR, [mute, replace(mute, name="older", age_seconds=1e3), known])["known"] == 2
+    assert share(FOUR, [replace(mute, wants=1), known]) == {"mute": 1, "known": 3}
+    assert share(FOUR, [mute]) == {"mute": 4}
+    rests = replace(mute, has=1, changed_seconds=5.0)
+    assert share(FOUR, [rests, _job("flat", sizes=(1,))]) == {"mute": 1, "flat": 1}
+
+
+def test_what_a_mute_job_gets_of_the_rest_pushes_nobody_to_other_nodes() -> None:
+    """With another pair of ranks, on the node of five, it would have the four of the other job on two nodes."""
+    mute = _job("mute", sizes=(1,), speedups={}, minimum=1, ranks=2, wants=4, mute=True)
+    known = _job("known", speedups={1: Speedup(1.0, 1.0), 4: Speedup(4.0, 1.2)})
+    jobs, pool = [mute, known, _job("small", sizes=(1,))], Pool(((5, 1), (3, 1), (1, 1)))
+    assert share(pool, jobs) == {"mute": 1, "known": 4, "small": 1}
+    jobs[1] = replace(known, speedups={1: Speedup(1.0, 1.0), 4: Speedup(4.0, 4.0)})
+    assert share(pool, jobs) == {"mute": 2, "known": 4, "small": 1}
 
 
 def test_who_rests_keeps_its_size_before_one_of_unknown_speed_gets_more() -> None:
@@ -428,6 +451,31 @@ def test_what_nodes_are_worth_is_judged_without_regard_to_what_a_wish_has_change
     assert with_wish(Pool(((1, 2),)), [job]).devices == 3
 
 
+def test_a_mute_job_hides_neither_that_a_node_is_worth_it_nor_that_nodes_are_not() -> None:
+    mute, known = _job("mute", speedups={}, has=2, wants=2, mute=True), _job("known", 0.0, has=2)
+    assert with_wish(FOUR, [mute, known]).devices == 5
+    assert with_wish(FOUR, [mute]) == FOUR, "nothing is known of any job"
+    flat = _job("flat", 0.9, (1, 2, 3, 4, 5, 6), has=6)
+    pool = Pool(((1, 8),))
+    left = with_wish(pool, [flat, mute])
+    assert share(pool, [flat, mute]) == {"flat": 6, "mute": 2}
+    assert left.devices < 8
+    assert share(left, [flat, mute])["mute"] == 2, "its devices are not counted as those of others"
+
+
+def test_spares_have_room_after_all_minimums_and_members_and_before_others_grow() -> None:
+    jobs = [_job("one", has=1), _job("two", has=1)]
+    assert without_spares(FOUR, jobs, 0) == FOUR
+    assert without_spares(FOUR, jobs, 1).devices == 3
+    assert without_spares(FOUR, jobs, 2).devices == 2
+    assert without_spares(FOUR, jobs, 100).devices == 2
+    assert without_spares(FOUR, [replace(jobs[0], holds=2), jobs[1]], 100).devices == 3, "its members are on them"
+    waits = _job("waits", sizes=(3, 4), age_seconds=1.0)
+    assert without_spares(FOUR, [*jobs, waits], 100).devices == 2, "it has no room anyway"
+    assert without_spares(EIGHT, [*jobs, waits], 100).devices == 5
+    assert without_spares(Pool(()), jobs, 1) == Pool(())
+
+
 def test_nodes_are_given_back_whose_devices_hardly_serve() -> None:
     sizes = (1, 2, 4, 8)
     job = _job("flat", 0.6, sizes, has=8)
@@ -449,6 +497,18 @@ def test_a_job_shrinks_first_and_another_grows_once_the_room_is_free() -> None:
     assert first_steps(FOUR, [shrinks, grows], wanted) == {"shrinks": 1}
     assert first_steps(FOUR, [replace(shrinks, has=1, holds=3), grows], wanted) == {}
     assert first_steps(FOUR, [replace(shrinks, has=1, holds=1), grows], wanted) == {"grows": 3}
+
+
+def test_free_devices_on_several_nodes_are_no_room_for_a_member_that_takes_as_many() -> None:
+    pairs, other = _job("pairs", ranks=2, has=2), _job("other", ranks=2, has=2, holds=2)
+    pool, wanted = Pool(((3, 4),)), {"pairs": 3, "other": 1}
+    assert first_steps(pool, [pairs, other], wanted) == {"other": 1}, "a device is free on each node"
+    assert first_steps(pool, [pairs, replace(other, has=1, holds=2)], wanted) == {}
+    assert first_steps(pool, [pairs, replace(other, has=1, holds=1)], wanted) == {"pairs": 3}
+    threes, fours = _job("threes", ranks=3, has=2), Pool(((4, 3),))
+    grows = replace(pairs, has=1)
+    assert first_steps(fours, [threes, grows], {"threes": 1, "pairs": 3}) == {"threes": 1}
+    assert first_steps(fours, [threes, grows], {"threes": 1, "pairs": 2}) == {"threes": 1, "pairs": 2}
 
 
 def test_room_that_is_free_is_taken_by_the_oldest() -> None:

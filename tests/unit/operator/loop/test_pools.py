@@ -190,6 +190,21 @@ def test_a_job_that_tells_nothing_has_the_size_of_its_spec_after_five_minutes() 
     assert pools.sizes("mute") == [1], "it has found its voice"
 
 
+def test_a_job_that_tells_nothing_has_no_more_than_its_replicas_nor_its_largest_size() -> None:
+    pools = Pools("mute", maxReplicas=2)
+    pools.look()
+    pools.look(301)
+    assert pools.sizes("mute") == [2]
+
+
+def test_a_job_that_tells_nothing_takes_no_more_than_an_equal_share_from_one_that_gains_by_more() -> None:
+    pools = Pools("mute", "good")
+    pools.told = {"good": SCALES}
+    pools.look()
+    pools.look(301)
+    assert pools.sizes("mute", "good") == [2, 2]
+
+
 def test_a_job_that_falls_silent_keeps_what_it_has() -> None:
     pools = Pools("good")
     pools.told = {"good": SCALES}
@@ -228,6 +243,13 @@ def test_spares_take_devices_of_the_pool_and_are_no_members() -> None:
     pools.run()
     assert len(pools.stage.pods()) == 2
     pools.told = {"good": SCALES}
+    pools.look(61)
+    assert pools.sizes("good") == [3]
+
+
+def test_a_spare_that_has_no_room_takes_none_from_members() -> None:
+    pools = _with_three_members(spares=1, maxReplicas=3)
+    pools.stage.cordon(pools.nodes[3])
     pools.look(61)
     assert pools.sizes("good") == [3]
 
