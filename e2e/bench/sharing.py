@@ -1,4 +1,7 @@
-"""How long it takes to divide a pool's devices among 160 jobs: no cluster needed. CPU time counts."""
+"""How long one look at a pool of 160 jobs takes: its devices are divided, and judged. No cluster is needed.
+
+CPU time counts.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,8 @@ from typing import Any
 from e2e.bench.report import Figure
 from e2e.prepare import Progress
 from perdure_operator.decide.packing import Pool
-from perdure_operator.decide.sharing import PoolJob, Speedup, share, sizes_to_look_at
+from perdure_operator.decide.sharing import PoolJob, Speedup, sizes_to_look_at
+from perdure_operator.loop.pools import sizes_in
 
 JOBS = 160
 POOLS = {64: Pool(((4, 16),)), 512: Pool(((8, 64),))}
@@ -33,7 +37,7 @@ def _timed(pool: Pool) -> tuple[float, ...]:
     for seed in range(TIMES):
         jobs = draw_jobs(seed)
         began = time.process_time()
-        share(pool, jobs)
+        sizes_in(pool, jobs, {})
         found.append(MILLI * (time.process_time() - began))
     return tuple(found)
 

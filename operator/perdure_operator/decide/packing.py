@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Pool:
         """Devices of all nodes."""
         return sum(devices * nodes for devices, nodes in self.shapes)
 
-    @property
+    @cached_property
     def widest(self) -> int:
         """Devices of the largest node, 0 if there is none."""
         return max((devices for devices, nodes in self.shapes if nodes > 0), default=0)

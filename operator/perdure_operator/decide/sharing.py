@@ -17,7 +17,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, permutations, product
-from typing import Final, NamedTuple
+from typing import Final
 
 from perdure.goodput.hints import speedups
 from perdure.wire.scaling import ScalingHints
@@ -108,20 +108,24 @@ def weighed(pool: Pool, jobs: Sequence[PoolJob]) -> list[PoolJob]:
     return [replace(job, weight=_fair_speed(job, fair, pool.widest)) for job in jobs]
 
 
-def share(pool: Pool, jobs: Sequence[PoolJob]) -> dict[str, int]:
+Tables = dict[str, "list[_Row]"]
+"""What is found of each job's sizes by its name, so that one look finds it once."""
+
+
+def share(pool: Pool, jobs: Sequence[PoolJob], tables: Tables | None = None) -> dict[str, int]:
     """The size of each job, by its name; 0 for a job for which even its minimum has no room.
 
     The minimum comes first: of those that have one already, then of the oldest. No younger job gets a room for which an
     older one waits. With the sizes that it has answered it answers the same again.
     """
     ordered = _oldest_first(jobs)
-    tables: dict[str, list[_Row]] = {}
+    tables = {} if tables is None else tables
     sizes = _divide(pool, ordered, tables)
     for _ in range(ROUNDS):
-        again = _divide(pool, [replace(job, has=sizes[job.name]) for job in ordered], tables)
-        if again == sizes:
+        if all(sizes[job.name] == job.has for job in ordered):
             break
-        sizes = again
+        ordered = [replace(job, has=sizes[job.name]) for job in ordered]
+        sizes = _divide(pool, ordered, tables)
     return _with_left_over(pool, ordered, sizes)
 
 
@@ -153,7 +157,7 @@ def without_spares(pool: Pool, jobs: Sequence[PoolJob], devices: int) -> Pool:
     return pool.less(bisect_left(counts, True, key=lambda taken: not has_room(pool.less(taken), jobs, members)))
 
 
-def with_wish(pool: Pool, jobs: Sequence[PoolJob]) -> Pool:
+def with_wish(pool: Pool, jobs: Sequence[PoolJob], tables: Tables | None = None) -> Pool:
     """The pool with the nodes that its jobs are worth: one node more, the same, or fewer.
 
     Members without room are what an autoscaler of nodes adds a node for, and an empty node is what it removes. Nodes
@@ -161,8 +165,11 @@ def with_wish(pool: Pool, jobs: Sequence[PoolJob]) -> Pool:
     where no autoscaler acts sizes would go up and down.
     """
     new = [replace(job, has=0, changed_seconds=math.inf, spread_at=0) for job in jobs]
-    sizes = share(pool, new)
-    if not all(sizes[job.name] and (job.is_measured or job.mute) for job in new):
+    if not all(job.is_measured or job.mute for job in new):
+        return pool
+    tables = {} if tables is None else tables
+    sizes = _divided_anew(pool, new, tables)
+    if not all(sizes.values()):
         return pool
     speed, used = mean_speedup(pool, new, sizes)
     if not used:
@@ -171,10 +178,18 @@ def with_wish(pool: Pool, jobs: Sequence[PoolJob]) -> Pool:
     mute = _used(new, sizes) - used
     if speed > CROWDED:
         larger = Pool((*pool.shapes, (pool.widest, 1)))
-        return pool if mean_speedup(larger, new, share(larger, new))[0] < IDLE else larger
+        if speed * used >= IDLE * larger.devices:
+            return larger  # even if it were idle
+        return pool if mean_speedup(larger, new, _divided_anew(larger, new, tables))[0] < IDLE else larger
     if speed >= IDLE:
         return pool
     return _without(pool, pool.devices - mute - _worth_having(measured, sizes, speed * used, used))
+
+
+def _divided_anew(pool: Pool, new: Sequence[PoolJob], tables: Tables) -> dict[str, int]:
+    """The sizes of jobs that have none."""
+    ordered = _oldest_first(new)
+    return _with_left_over(pool, ordered, _divide(pool, ordered, tables))
 
 
 def mean_speedup(pool: Pool, jobs: Sequence[PoolJob], sizes: Mapping[str, int]) -> tuple[float, int]:
@@ -244,7 +259,7 @@ def _oldest_first(jobs: Iterable[PoolJob]) -> list[PoolJob]:
     return sorted(jobs, key=lambda job: (-job.age_seconds, job.name))
 
 
-def _divide(pool: Pool, jobs: Sequence[PoolJob], tables: dict[str, list[_Row]]) -> dict[str, int]:
+def _divide(pool: Pool, jobs: Sequence[PoolJob], tables: Tables) -> dict[str, int]:
     """One division by what the jobs have: theirs if no other is better."""
     least = _minimums(pool, jobs)
     fixed = _settled(pool, jobs, least)
@@ -360,8 +375,8 @@ def _by_rounds(left: _Leftover) -> Iterator[_Way]:
     rows = left.rows
     for again in range(ROUNDS):
         options = [_options(left.pool, job, some, apart) for job, some in zip(left.weighed, rows, strict=True)]
-        chosen = _divided([[one for one in some if one.more <= spare] for some in options], spare)
-        sizes, packed = left.way(option.size for option in chosen)
+        chosen = _divided([[one for one in some if one[1] <= spare] for some in options], spare)
+        sizes, packed = left.way(size for size, _, _ in chosen)
         if packed.missing:
             spare = max(spare - packed.missing, 0)
             continue
@@ -384,25 +399,24 @@ def _even(pool: Pool, job: PoolJob, rows: Sequence[_Row]) -> list[_Row]:
     ]
 
 
-class _Option(NamedTuple):
-    """A size that a job may have."""
-
-    size: int
-    more: int
-    """Devices beyond those of its minimum."""
-    cost: float
-    """1 / speedup by the job's weight, a change to it included."""
+_Option = tuple[int, int, float]
+"""A size that a job may have, its devices beyond those of the minimum, and 1 / speedup by the job's weight, a change to
+it included."""
 
 
 def _options(pool: Pool, job: PoolJob, rows: Sequence[_Row], apart: set[tuple[str, int]]) -> list[_Option]:
     """The sizes that the job may have, rising; those that cost no less than a smaller one are left out."""
     found: list[_Option] = []
-    widest, lateness = pool.widest // job.ranks, _lateness(job)
+    widest, lateness, has = pool.widest // job.ranks, _lateness(job), job.has
+    far = {job.spread_at, *(size for name, size in apart if name == job.name)}
+    lowest = math.inf
     for size, more, together, spread in rows:
-        is_apart = size > widest or size == job.spread_at or (job.name, size) in apart
-        cost = job.weight * (spread if is_apart else together) * (1 if size == job.has else lateness)
-        if not found or cost < found[-1].cost - _NOTHING:
-            found.append(_Option(size, more, cost))
+        cost = job.weight * (spread if size > widest or size in far else together)
+        if size != has:
+            cost *= lateness
+        if cost < lowest:
+            found.append((size, more, cost))
+            lowest = cost - _NOTHING
     return found
 
 
@@ -418,7 +432,7 @@ def _divided(options: Sequence[Sequence[_Option]], spare: int) -> list[_Option]:
     if exact > 0:
         ways.append(_step_by_step(options, _best(options, exact), spare))
     chosen = [[some[index] for some, index in zip(options, way, strict=True)] for way in ways]
-    return min(chosen, key=lambda way: sum(option.cost for option in way))
+    return min(chosen, key=lambda way: sum(cost for _, _, cost in way))
 
 
 def _best(options: Sequence[Sequence[_Option]], spare: int) -> list[int]:
@@ -429,11 +443,10 @@ def _best(options: Sequence[Sequence[_Option]], spare: int) -> list[int]:
     least = [0.0] * (spare + 1)
     choices: list[list[int]] = []
     for some in options:
-        sums = [cost + some[0].cost for cost in least]
+        sums = [cost + some[0][2] for cost in least]
         chosen = [0] * (spare + 1)
-        for index, option in enumerate(some[1:], 1):
-            cost = option.cost
-            for devices, before in enumerate(least[: max(spare + 1 - option.more, 0)], option.more):
+        for index, (_, more, cost) in enumerate(some[1:], 1):
+            for devices, before in enumerate(least[: max(spare + 1 - more, 0)], more):
                 if before + cost < sums[devices] - _NOTHING:
                     sums[devices], chosen[devices] = before + cost, index
         least = sums
@@ -441,14 +454,14 @@ def _best(options: Sequence[Sequence[_Option]], spare: int) -> list[int]:
     found: list[int] = []
     for some, chosen in zip(reversed(options), reversed(choices), strict=True):
         found.append(chosen[spare])
-        spare -= some[chosen[spare]].more
+        spare -= some[chosen[spare]][1]
     return found[::-1]
 
 
 def _step_by_step(options: Sequence[Sequence[_Option]], begin: Sequence[int], spare: int) -> list[int]:
     """From these options on, give devices to the job whose cost falls most per device, until no step fits."""
     at = list(begin)
-    spare -= sum(some[index].more for some, index in zip(options, at, strict=True))
+    spare -= sum(some[index][1] for some, index in zip(options, at, strict=True))
     steps: list[tuple[float, int, int]] = []
 
     def look(job: int) -> None:
@@ -459,7 +472,7 @@ def _step_by_step(options: Sequence[Sequence[_Option]], begin: Sequence[int], sp
         look(job)
     while steps:
         _, job, index = heapq.heappop(steps)
-        more = options[job][index].more - options[job][at[job]].more
+        more = options[job][index][1] - options[job][at[job]][1]
         if more <= spare:
             at[job] = index
             spare -= more
@@ -469,13 +482,16 @@ def _step_by_step(options: Sequence[Sequence[_Option]], begin: Sequence[int], sp
 
 def _steepest(options: Sequence[_Option], at: int, spare: int) -> tuple[float, int] | None:
     """The step to a larger size that fits whose cost falls most per device: how steeply, and the option's index."""
-    here, best = options[at], None
+    best: tuple[float, int] | None = None
+    if at + 1 == len(options):
+        return best
+    (_, has, here), lowest = options[at], options[-1][2]
     for index in range(at + 1, len(options)):
-        option = options[index]
-        more = option.more - here.more
-        if more > spare:
-            break
-        slope = (option.cost - here.cost) / more
+        _, devices, cost = options[index]
+        more = devices - has
+        if more > spare or (best is not None and (lowest - here) / more >= best[0]):
+            break  # nor can a larger one be as steep
+        slope = (cost - here) / more
         if best is None or slope < best[0]:
             best = slope, index
     return best

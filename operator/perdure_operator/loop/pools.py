@@ -29,6 +29,7 @@ from perdure_operator.decide.failing_members import amount_of
 from perdure_operator.decide.packing import Pool
 from perdure_operator.decide.sharing import (
     PoolJob,
+    Tables,
     first_steps,
     has_room,
     share,
@@ -202,17 +203,18 @@ def sizes_in(pool: Pool, jobs: Sequence[PoolJob], runs: Mapping[str, int]) -> tu
     the wish stays until the node is there, or is worth its price no more.
     """
     jobs = weighed(pool, jobs)
-    wished = with_wish(pool, jobs)
+    tables: Tables = {}
+    wished = with_wish(pool, jobs, tables)
     if wished.devices <= pool.devices:
-        return share(wished, jobs), wished
+        return share(wished, jobs, tables), wished
     has = {job.name: job.has for job in jobs}
-    sizes = share(pool, jobs)
     grows = any(job.has > (runs.get(job.name) or job.has) for job in jobs)
-    waits = grows and not has_room(pool, jobs, has)
-    if not waits and (grows or sizes != has):
-        return sizes, pool
-    asked = share(wished, jobs)
-    return (sizes, pool) if has_room(pool, jobs, asked) else (asked, wished)
+    if not grows or has_room(pool, jobs, has):
+        sizes = share(pool, jobs, tables)
+        if grows or sizes != has:
+            return sizes, pool
+    asked = share(wished, jobs, tables)
+    return (share(pool, jobs, tables), pool) if has_room(pool, jobs, asked) else (asked, wished)
 
 
 def pool_of(

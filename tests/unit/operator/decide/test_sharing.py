@@ -29,6 +29,7 @@ from perdure_operator.decide.sharing import (
     with_wish,
     without_spares,
 )
+from perdure_operator.loop.pools import sizes_in
 
 FOUR = Pool(((1, 4),))
 EIGHT = Pool(((4, 2),))
@@ -402,6 +403,13 @@ def test_160_jobs_take_a_bounded_number_of_operations(nodes: int, most: int) -> 
     with _lines_run(counted):
         share(Pool(((4, nodes),)), draw_jobs(0))
     assert 1_000 < counted[0] <= most
+
+
+def test_a_look_at_160_jobs_takes_a_bounded_number_of_operations() -> None:
+    counted = [0]
+    with _lines_run(counted):
+        sizes_in(Pool(((8, 64),)), draw_jobs(0), {})
+    assert 1_000 < counted[0] <= 600_000
 
 
 @pytest.mark.parametrize("seed", range(3))
