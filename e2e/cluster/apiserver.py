@@ -92,7 +92,7 @@ class ApiServer:
         *words: str | Path,
         check: bool = True,
         input: str | None = None,  # noqa: A002 - subprocess's own word
-        timeout: float = 60.0,
+        timeout: float = 180.0,
     ) -> subprocess.CompletedProcess[str]:
         """Run kubectl as the administrator; with `check`, a failure is raised with kubectl's own words."""
         return self._commands.run("kubectl", *words, check=check, input=input, timeout=timeout)

@@ -44,7 +44,7 @@ def apply_crd(server: ApiServer) -> None:
     server.kubectl("apply", "-f", REPOSITORY / "crds")
     # The names first: `kubectl wait` gives up on an object whose conditions are still null.
     for state in ("jsonpath={.status.acceptedNames.kind}=TrainingJob", "condition=Established"):
-        server.kubectl("wait", f"--for={state}", "crd/trainingjobs.perdure.dev", "--timeout=30s")
+        server.kubectl("wait", f"--for={state}", "crd/trainingjobs.perdure.dev", "--timeout=120s")
     # It may serve them a moment after it has said so.
     until(
         "jobs are served",

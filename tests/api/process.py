@@ -12,6 +12,9 @@ from typing import Self
 
 from e2e.cluster.commands import clean_environment
 
+END_SECONDS = 120.0
+"""It bounds a hang; how long an operator may take to end is no test's matter."""
+
 
 @dataclass
 class OperatorProcess:
@@ -41,7 +44,7 @@ class OperatorProcess:
         if self.process.poll() is None:
             self.process.terminate()
             try:
-                self.process.wait(20)
+                self.process.wait(END_SECONDS)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()

@@ -29,7 +29,7 @@ def bare(tools: dict[str, Path]) -> Iterator[ApiServer]:
 def established(server: ApiServer) -> bool:
     """Whether the API server serves the CRD, which it does not where it finds the schema wanting."""
     for state in ("jsonpath={.status.acceptedNames.kind}=TrainingJob", "condition=Established"):
-        server.kubectl("wait", f"--for={state}", f"crd/{CRD}", "--timeout=30s")
+        server.kubectl("wait", f"--for={state}", f"crd/{CRD}", "--timeout=120s")
     stored = json.loads(server.kubectl("get", "crd", CRD, "--output=json").stdout)
     conditions = {one["type"]: one["status"] for one in stored["status"]["conditions"]}
     return "NonStructuralSchema" not in conditions

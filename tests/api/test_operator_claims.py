@@ -71,8 +71,8 @@ def taken_away(scene: Scene, node: str, seconds: int) -> None:
     """As Karpenter does, in its order: the time on the claim, then the taint on the node."""
     name, server = f"{node}-claim", scene.server
     server.kubectl("apply", "-f", "-", input=json.dumps(CRD))
-    server.kubectl("wait", "--for=jsonpath={.status.acceptedNames.kind}=NodeClaim", f"crd/{CLAIMS}", "--timeout=30s")
-    server.kubectl("wait", "--for=condition=Established", f"crd/{CLAIMS}", "--timeout=30s")
+    server.kubectl("wait", "--for=jsonpath={.status.acceptedNames.kind}=NodeClaim", f"crd/{CLAIMS}", "--timeout=120s")
+    server.kubectl("wait", "--for=condition=Established", f"crd/{CLAIMS}", "--timeout=120s")
     ends = (datetime.now(UTC) + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
     marks = {"karpenter.sh/nodeclaim-termination-timestamp": ends}
     claim = {"apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": {"name": name, "annotations": marks}}

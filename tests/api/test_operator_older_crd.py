@@ -39,7 +39,7 @@ def server(tools: dict[str, Path]) -> Iterator[ApiServer]:
     with ApiServer() as server:
         server.kubectl("create", "-f", "-", input=json.dumps(older_crd()))
         for state in ("jsonpath={.status.acceptedNames.kind}=TrainingJob", "condition=Established"):
-            server.kubectl("wait", f"--for={state}", "crd/trainingjobs.perdure.dev", "--timeout=30s")
+            server.kubectl("wait", f"--for={state}", "crd/trainingjobs.perdure.dev", "--timeout=120s")
         for name in (SYSTEM, TEAM):
             server.kubectl("create", "namespace", name)
         server.kubectl("create", "serviceaccount", "default", f"--namespace={TEAM}")

@@ -12,7 +12,7 @@ import pytest
 from e2e.cluster.apiserver import ApiServer
 from perdure_operator.api.status import Phase
 from tests.api.conftest import Installed
-from tests.api.process import OperatorProcess
+from tests.api.process import END_SECONDS, OperatorProcess
 from tests.api.scene import Scene, until
 
 pytestmark = pytest.mark.api
@@ -50,7 +50,7 @@ def test_a_leader_that_is_asked_to_stop_gives_its_lease_back(
     with first:
         until("a leader", lambda: first.leading)
         first.process.terminate()
-        assert first.process.wait(20) == 0
+        assert first.process.wait(END_SECONDS) == 0
     with second:
         until("another leader", lambda: second.leading)
 
@@ -82,7 +82,7 @@ def test_a_leader_that_was_frozen_until_another_led_ends(
             os.kill(first.process.pid, signal.SIGSTOP)
             until("another leader", lambda: second.leading)
             os.kill(first.process.pid, signal.SIGCONT)
-            assert first.process.wait(20) == 1
+            assert first.process.wait(END_SECONDS) == 1
     assert "is held by second_" in first.log.read_text()
     assert "s late" in first.log.read_text()
 
@@ -102,5 +102,5 @@ def test_a_leader_whose_lease_is_taken_stops_and_ends(
         api_server.kubectl(
             "patch", "lease", "perdure-operator", "--namespace=perdure-system", "--type=merge", f"--patch={thief}"
         )
-        assert operator.process.wait(20) == 1
+        assert operator.process.wait(END_SECONDS) == 1
     assert "somebody else" in operator.log.read_text()

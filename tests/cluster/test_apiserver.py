@@ -18,7 +18,7 @@ from e2e.cluster.apiserver import Refused
 from e2e.prepare import missing_for_api
 
 pytestmark = pytest.mark.api
-DEADLINE_SECONDS = 30.0
+DEADLINE_SECONDS = 120.0
 HOLD = """
 from e2e.cluster import ApiServer
 with ApiServer() as server:
@@ -87,7 +87,7 @@ def test_a_killed_test_run_leaves_no_server_behind_and_two_servers_know_nothing_
         assert other.folder.exists()
         assert other.url != server.url
         other.kubectl("create", "namespace", "only-here")
-        other.kubectl("wait", "--for=create", "serviceaccount/default", "--namespace=only-here", "--timeout=30s")
+        other.kubectl("wait", "--for=create", "serviceaccount/default", "--namespace=only-here", "--timeout=120s")
     assert not other.folder.exists()
     assert server.kubectl("get", "namespace", "only-here", check=False).returncode == 1
 

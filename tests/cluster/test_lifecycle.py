@@ -18,7 +18,7 @@ from e2e.cluster.requirements import require_cluster
 from tests.cluster.traces import traces
 
 pytestmark = pytest.mark.cluster
-DEADLINE_SECONDS = 60.0
+DEADLINE_SECONDS = 180.0
 OTHER = "other"
 OWNER = f"""
 import os, threading

@@ -248,9 +248,9 @@ def test_a_second_run_waits_for_the_first_and_says_so(
     thread = threading.Thread(target=second)
     with locked("tools", Progress()):
         thread.start()
-        assert told.wait(10), "the second run never said that it waits"
+        assert told.wait(60), "the second run never said that it waits"
         order.append("first")
-    thread.join(10)
+    thread.join(60)
 
     assert order == ["first", "second"]
     assert "another run is preparing `tools`: waiting for it" in capsys.readouterr().err

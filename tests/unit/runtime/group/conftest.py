@@ -57,6 +57,10 @@ class Door:
         self._server = threading.Thread(target=self._serve)
         self._server.start()
 
+    def has_let_two_in(self) -> bool:
+        """And has closed behind them."""
+        return not self._server.is_alive()
+
     def first_visitor_stayed(self) -> bool:
         """Whether the first was still there when the second came."""
         self._server.join()

@@ -14,7 +14,7 @@ from torch._C._distributed_c10d import HashStore
 from perdure.group.backoff import LONGEST_SECONDS, TCP_RTO_MAX_MS, limit, open_files
 from perdure.group.world import connect_group
 
-SECONDS = timedelta(seconds=20)
+SECONDS = timedelta(seconds=120)
 
 
 @pytest.fixture

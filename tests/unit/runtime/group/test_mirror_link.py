@@ -153,7 +153,7 @@ def test_a_send_that_waits_ends_when_its_connection_is_closed(tmp_path: Path) ->
         begun.set()
         thread.join()
         sender.close()
-        waits.join(30)
+        waits.join(120)
         assert ended
         held[0].close()
 

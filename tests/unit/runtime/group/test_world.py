@@ -13,7 +13,7 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from perdure.group.world import connect_group, install
 
-PATIENCE = timedelta(seconds=10)
+PATIENCE = timedelta(seconds=120)
 
 
 @pytest.mark.usefixtures("meshes_end")

@@ -62,7 +62,7 @@ class Process:
         torch.manual_seed(seed)
         self.run = Run(settings)
         self.run.store, self.run.peers = store, Solo() if settings.handover is None else Alone(0, 1)
-        self.run.timeout = 20.0
+        self.run.timeout = 120.0
         self.run.agreement, self.run.heartbeat = Agreement(None), make_heartbeat(self.run)
         self.net = nn.Sequential(nn.Linear(4, width), nn.BatchNorm1d(width))
         self.optimizer = torch.optim.Adam(self.net.parameters(), lr=0.1)
@@ -84,7 +84,7 @@ class Pair:
 
     def __init__(self, width: int = 3) -> None:
         self.store = MemoryStore()
-        block = Handover(1, 1, (0,), (0,), f"127.0.0.1:{free_port()}", 20, "token")
+        block = Handover(1, 1, (0,), (0,), f"127.0.0.1:{free_port()}", 120, "token")
         self.old = Process(Settings("memory://", uid=UID, run=1, member=Member("leaver", "n1")), self.store, 7, width)
         joins = Settings("memory://", uid=UID, run=2, handover=block, master=("127.0.0.1", 1))
         self.new = Process(replace(joins, member=Member("newcomer", "n2")), self.store, 8, width)
@@ -116,13 +116,13 @@ class Pair:
 
         with ThreadPoolExecutor(2) as pool:
             for done in [pool.submit(connects, self.giver, warm[0]), pool.submit(connects, self.taker, warm[1])]:
-                done.result(30)
+                done.result(120)
 
     def move(self) -> RankState:
         with ThreadPoolExecutor(2) as pool:
             taken = pool.submit(self.taker.take)
-            pool.submit(self.giver.give, STOP).result(30)
-            return taken.result(30)
+            pool.submit(self.giver.give, STOP).result(120)
+            return taken.result(120)
 
     def let_go(self) -> None:
         for effects in (self.giver, self.taker):
@@ -235,7 +235,7 @@ def test_the_decider_opens_the_newer_run_for_its_rank_0_and_the_older_one_is_out
     pair.move()
     with ThreadPoolExecutor(2) as pool:
         for vote in [pool.submit(one.vote) for one in (pair.giver, pair.taker)]:
-            vote.result(30)
+            vote.result(120)
     assert pair.giver.append_opened() is Verdict.GO
     assert pair.taker.read_log() is Verdict.GO
     word = pair.giver.word()

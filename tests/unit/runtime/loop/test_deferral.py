@@ -443,7 +443,7 @@ def standing(effects: SaveEffects) -> Callable[[], None]:
     fill, goes_on = effects.copies.fill, threading.Event()
 
     def stood(*given: Any, **named: Any) -> Filled | str:
-        assert threading.current_thread() is threading.main_thread() or goes_on.wait(30)
+        assert threading.current_thread() is threading.main_thread() or goes_on.wait(120)
         return fill(*given, **named)
 
     def go_on() -> None:
@@ -565,7 +565,7 @@ def test_a_copy_that_changes_is_no_failed_save_and_is_made_again_at_once(
 
         def halted(*given: Any, **named: Any) -> Filled | str:
             copied.append(session.steps_done)
-            assert threading.current_thread() is threading.main_thread() or goes_on.wait(30)
+            assert threading.current_thread() is threading.main_thread() or goes_on.wait(120)
             return fill(*given, **named)
 
         vars(effects.copies)["fill"] = halted

@@ -171,7 +171,7 @@ def test_of_several_conditional_puts_at_once_exactly_one_wins(store: Store) -> N
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(timeout=30)
+            thread.join(timeout=120)
         assert [store.get(key)] == winners
 
 

@@ -245,7 +245,7 @@ def test_the_end_of_keys_is_said_also_if_nothing_is_asked_of_the_store(
         end = datetime.now(UTC) + timedelta(seconds=WARN_SECONDS + 0.5)
         secret.keys("new", AWS_CREDENTIAL_EXPIRATION=end.isoformat())
         store = at(expiring, secret.folder)
-        assert said.wait(20)
+        assert said.wait(120)
         assert store.uri
     finally:
         logging.getLogger("perdure").removeHandler(listener)

@@ -201,7 +201,7 @@ class TestReports:
             wait([writing], timeout=0.2)  # long enough for a writer that does not wait to have given up
             text = b""
             while not text.endswith(b"\n"):
-                assert select.select([reader], [], [], 10)[0], "the ending has not come"
+                assert select.select([reader], [], [], 60)[0], "the ending has not come"
                 text += os.read(reader, 65536)
             writing.result(timeout=60)
         assert read_report(text.lstrip(b"x")) == ending

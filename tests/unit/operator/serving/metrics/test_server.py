@@ -155,7 +155,7 @@ def test_a_client_that_never_speaks_tls_is_dropped_and_the_next_one_is_served() 
     async def ask() -> tuple[bytes, bytes]:
         scrapes = Scrapes()
         scrapes.go_on.set()
-        limits = Limits(connections=2, handshake=0.5, headers=FAR, answer=FAR)
+        limits = Limits(connections=2, handshake=3.0, headers=FAR, answer=FAR)  # the next one's, too
         async with asyncio.timeout(FAR), serving(limits, scrapes.collect) as port:
             silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
             served = await sent(port, GET.format("reader"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from perdure.checkpoint.background.arena import Arena, Filled
@@ -84,4 +85,8 @@ def zombies() -> set[int]:
 
 def open_files(pid: int | str = "self") -> Sequence[str]:
     """What a process has open."""
-    return sorted(str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink())
+    found = []
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # the listing's own, and what the collector closes meanwhile
+            found.append(str(link.readlink()))
+    return sorted(found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -292,12 +293,12 @@ def test_a_forked_process_does_not_keep_it(arena: Arena) -> None:
 
 
 def test_nothing_of_it_stays_once_it_is_closed() -> None:
-    before, mapped = open_files(), Path("/proc/self/maps")
+    before, mapped = Counter(open_files()), Path("/proc/self/maps")
     arena = Arena()
     arena.prepare(len(LARGE))
     filled(arena)
     arena.close()
-    assert open_files() == before
+    assert Counter(open_files()) <= before  # what other tests have left open may be closed meanwhile
     assert "perdure-arena" not in mapped.read_text()
 
 
