@@ -197,7 +197,7 @@ FULL = TrainingJobStatus(
             joined=True,
             waited=28.5,
         ),
-        before=OpenAccount(run=1, step=100),
+        before=OpenAccount(run=1, step=100, waited=20.5),
         restarts=PauseCounts(counts=(0,) * 8 + (1,), seconds=29.5),
     ),
     result={"accuracy": 0.93, "by class": [0.9, 0.5]},
