@@ -25,6 +25,7 @@ from perdure.group.peers import Peers, Solo
 from perdure.group.world import collectives_so_far
 from perdure.log.images import Stamp
 from perdure.loop.adapting.decision_list import DecisionHistory
+from perdure.loop.adapting.part_gradients import PartGradients
 from perdure.loop.adapting.statistical_progress import StatisticalProgress
 from perdure.loop.background_saves import BackgroundSaves
 from perdure.loop.data.batch_share import BatchShare, share_in
@@ -113,6 +114,8 @@ class Run:
     """This rank's share of a batch as the checkpoint has it."""
     measurements: Measurements | None = None
     """What it measures of its training; None unless it is to."""
+    part_gradients: PartGradients | None = None
+    """What the parts of a batch leave in gradients; None unless a loader adapts."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings

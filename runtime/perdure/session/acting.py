@@ -5,7 +5,8 @@ For `Session.loader(adapt=...)` and `Session.micro`. A session has one such load
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from torch import Tensor
@@ -19,6 +20,7 @@ from perdure.loop.adapting.adapt import Adapt
 from perdure.loop.adapting.adaptive_loader import AdaptiveLoader
 from perdure.loop.adapting.choosing import RunMeasures
 from perdure.loop.adapting.decision_list import DecisionHistory
+from perdure.loop.adapting.part_gradients import PartGradients
 from perdure.loop.adapting.parts import PartShare
 from perdure.loop.adapting.scaled_rates import ScaledRates
 from perdure.loop.run import Run
@@ -35,6 +37,8 @@ class Acting:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._rates = ScaledRates(self._factor, self._stepped)
+        self._gradients = PartGradients(lambda: self._rates.followed, lambda: run.registry.sharded_modules)
+        run.part_gradients = self._gradients
         self._steps: list[Tensor | None] = []
         """Of each optimizer that has stepped since the last step of the session: StatisticalProgress.add."""
         self._follows = False
@@ -71,6 +75,7 @@ class Acting:
             found = [*with_held([one for one in self._run.registry.named.values() if isinstance(one, Optimizer)])]
             self._rates.follow(found)
             self._follows = bool(found)
+        self._gradients.part_begins(part)
 
     def step_done(self, worth: float) -> None:
         """A step is done, which has won so many samples of the script's own batch if no optimizer has skipped it."""
@@ -91,15 +96,24 @@ class Acting:
             self._synchronizes = now
             synchronize(self._run.replicas, self._run.registry.sharded_modules, now=now)
 
-    def _factor(self) -> float:
+    def _factor(self, optimizer: Optimizer) -> float:
         loader = adaptive(self._run)
-        if loader is None:
+        if loader is None or _is_others_step(self._run, loader):
             return 1.0
-        if loader.part and not loader.part.last:
+        part = loader.part
+        if part and not part.last:
             raise UserError(
-                f"{loader}: an optimizer steps after part of a batch that has {loader.part.batch.parts} parts: {MICRO}"
+                f"{loader}: an optimizer steps after part of a batch that has {part.batch.parts} parts: {MICRO}"
             )
+        if part and part.batch.parts > 1:
+            self._gradients.check(optimizer, str(loader), part.batch.parts)
         return loader.rate
+
+
+def _is_others_step(run: Run, loader: AdaptiveLoader) -> bool:
+    """Whether the script steps on a batch of another loader, and on none of this one."""
+    others = any(one.pending for one in run.progress.sources if one is not loader and not one.evaluates)
+    return others and not (loader.walking and loader.part)
 
 
 def tell_scaling(run: Run, loader: AdaptiveLoader) -> None:
@@ -154,10 +168,18 @@ _REASONS = {
 }
 
 
-def is_last_part(run: Run) -> bool:
-    """Whether the batch that the script has is a whole one, or the last part of one."""
-    loader = adaptive(run)
-    return loader is None or loader.part is None or loader.part.last
+def micro(run: Run) -> AbstractContextManager[bool]:
+    """See `Session.micro`."""
+    loader, gradients = adaptive(run), run.part_gradients
+    if loader is None or gradients is None or loader.part is None:
+        return nullcontext(enter_result=True)
+    return _part_of(gradients, last=loader.part.last)
+
+
+@contextmanager
+def _part_of(gradients: PartGradients, *, last: bool) -> Iterator[bool]:
+    yield last
+    gradients.part_done(last=last)
 
 
 def check_items(run: Run) -> None:

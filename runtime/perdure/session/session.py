@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -22,7 +22,7 @@ from perdure.loop.data.loader import Loader
 from perdure.loop.hooks import HookName, read_name
 from perdure.loop.position.counting import Steps
 from perdure.loop.position.stopping import Limit, StopCondition, read_goal
-from perdure.session.acting import is_last_part
+from perdure.session.acting import micro
 from perdure.session.core import Asks, Core, join
 from perdure.session.late import register
 from perdure.session.options import checked
@@ -276,7 +276,7 @@ class Session:
 
         The ranks average the gradients of all parts with the last one: step the optimizer and the session then.
         """
-        return nullcontext(is_last_part(self._core.run))
+        return micro(self._core.run)
 
     def step(self, *, exhausted: bool = False) -> None:
         """Marks one optimizer step as done. Saves happen later, when the script requests its next batch."""

@@ -25,6 +25,8 @@ def weighted(run: Run, loss: Tensor, n: Any, of: Any) -> Tensor:
     """See `Session.weighted`."""
     if run.measurements:
         run.measurements.weighted()
+    if run.part_gradients:
+        run.part_gradients.weighted()
     if n is not None:
         if of is None:
             check_items(run)

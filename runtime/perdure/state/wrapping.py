@@ -65,6 +65,10 @@ class Replica(nn.Module):
         self._options = _placed(module, options)
         self._hook: tuple[Any, Any] | None = None
         self._watch: GradientWatch | None = None
+        self._has_own_hook = False
+        """Whether the present inside averages by a hook of ours."""
+        self._waits = False
+        """Whether a static graph waits for the first part of a batch whose gradients are averaged."""
         self._world = 1
         self._made_with: list[tuple[nn.Parameter, bool]] = []
         """The parameters, and whether each was trained, when the present inside was made."""
@@ -78,6 +82,7 @@ class Replica(nn.Module):
         if isinstance(before, DistributedDataParallel):
             before._remove_autograd_hooks()  # noqa: SLF001 - otherwise both would reduce
         self._called[0] = self.module
+        self._has_own_hook = self._waits = False
         self._world = world
         self._made_of = self._outline.parameters()
         self._made_with = [(parameter, parameter.requires_grad) for parameter in self.module.parameters()]
@@ -95,12 +100,13 @@ class Replica(nn.Module):
     def _distributed(self, world: int, options: dict[str, Any]) -> DistributedDataParallel:
         wrapped = DistributedDataParallel(self.module, **options)
         keepers.disregard(wrapped)
+        in_rank_order = self._deterministic and world > WORLD_WITH_ONE_ORDER
+        self._has_own_hook = not self._hook and ((self._watch is not None and not self.lasting) or in_rank_order)
         if self._hook:
             wrapped.register_comm_hook(*self._hook)
         elif self._watch and not self.lasting:
-            watched = WatchedMean(self._watch, in_rank_order=self._deterministic and world > WORLD_WITH_ONE_ORDER)
-            wrapped.register_comm_hook(watched, watched_mean)
-        elif self._deterministic and world > WORLD_WITH_ONE_ORDER:
+            wrapped.register_comm_hook(WatchedMean(self._watch, in_rank_order=in_rank_order), watched_mean)
+        elif in_rank_order:
             wrapped.register_comm_hook(options.get("process_group"), mean_in_rank_order)
         return wrapped
 
@@ -118,7 +124,7 @@ class Replica(nn.Module):
 
     def _thawed(self) -> bool:
         """Whether the script trains other parameters than before, as on every rank, outside of `no_sync`."""
-        if not getattr(self._called[0], "require_backward_grad_sync", True):
+        if self._waits or not getattr(self._called[0], "require_backward_grad_sync", True):
             return False
         if self._outline.parameters() is not self._made_of:
             return True
@@ -136,11 +142,31 @@ class Replica(nn.Module):
         return called.no_sync() if isinstance(called, DistributedDataParallel) else nullcontext()
 
     def register_comm_hook(self, state: Any, hook: Any) -> None:
-        """Sets how gradients are averaged, as in DistributedDataParallel."""
+        """Sets how gradients are averaged, as in DistributedDataParallel. From now on nothing looks at them.
+
+        Torch takes one hook only, so where ours is in place the inside is made anew. Collective then, as the call is.
+        """
         self._hook = state, hook
         called = self._called[0]
-        if isinstance(called, DistributedDataParallel):
+        if self._has_own_hook:
+            self.adapt(self._world, equal=True)
+        elif isinstance(called, DistributedDataParallel):
             called.register_comm_hook(state, hook)
+
+    def synchronize(self, *, now: bool) -> None:
+        """Whether the next forward and backward pass averages the gradients over the ranks.
+
+        DistributedDataParallel notes a static graph in its first pass, which has to average. Until then the parts of a
+        batch call the model itself.
+        """
+        called = self._called[0]
+        if now and self._waits:
+            self.adapt(self._world, equal=True)
+        elif isinstance(called, DistributedDataParallel):
+            called.require_backward_grad_sync = now
+            if not now and _has_no_static_graph_yet(called):
+                called._remove_autograd_hooks()  # noqa: SLF001 - they would count the passes
+                self._called[0], self._waits = self.module, True
 
     @property
     def inside(self) -> list[nn.Module]:
@@ -179,11 +205,18 @@ def spread(replicas: Iterable[Replica]) -> set[int]:
 def synchronize(replicas: Iterable[Replica], sharded: Iterable[nn.Module], *, now: bool) -> None:
     """Whether the next forward and backward pass of each model averages its gradients over the ranks, whether the
     session or the script wrapped it. Otherwise they are added up on each rank."""
-    for called in (*(part for replica in replicas for part in replica.inside), *(one for one, _ in keepers.made())):
+    for replica in replicas:
+        replica.synchronize(now=now)
+    for called, _ in keepers.made():
         if isinstance(called, DistributedDataParallel):
-            called.require_backward_grad_sync = now
+            called.require_backward_grad_sync = now or _has_no_static_graph_yet(called)
     for part in (part for module in sharded for part in sharded_parts(module)):
         part.set_requires_gradient_sync(now, recurse=False)
+
+
+def _has_no_static_graph_yet(called: DistributedDataParallel) -> bool:
+    """Whether its graph is static and not known yet. Torch has no public word for that."""
+    return bool(called.static_graph) and not getattr(called, "_static_graph_delay_allreduce_enqueued", True)
 
 
 def spread_now(replicas: Iterable[Replica]) -> None:

@@ -83,6 +83,12 @@ def numbers_of(tensor: Tensor) -> NDArray[np.float64] | None:
     return None if view is None else view.view(tensor.dtype).to("cpu", torch.float64, copy=True).numpy()
 
 
+def some_of(tensor: Tensor) -> Tensor | None:
+    """A copy of some elements of a tensor of floating-point numbers, on its device; None if they cannot be read."""
+    view = _spread(tensor) if tensor.is_floating_point() else None
+    return None if view is None else view.view(tensor.dtype).clone()
+
+
 def _read_of(view: Tensor) -> Callable[[], bytes]:
     """Reads with NumPy, which is faster than torch's operators. `Tensor.numpy` would forbid any later resize."""
     if view.device.type == "cpu" and type(view) is Tensor:

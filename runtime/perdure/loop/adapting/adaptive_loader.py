@@ -148,6 +148,17 @@ class AdaptiveLoader(Loader):
                 f"only `if last:`"
             )
 
+    def look_at_limit(self, *, joins: bool) -> None:  # noqa: ARG002 - no count of batches starts again
+        """Says once that a construct that ends the script's loop after so many items counts parts."""
+        if self._ends_after is None or "parts" in self._looked or not self.adapt.accumulates:
+            return
+        self._looked.add("parts")
+        self._session.warn(
+            f"{self}: islice(), zip() or range() ends the script's loop after {self._ends_after} parts, of which a "
+            f"batch may have several: a batch that the loop breaks off makes no step: count steps, `if last:`, and "
+            f"break there; or Adapt(accumulates=False)"
+        )
+
     def advance(self) -> list[int]:
         """A step is done: what was handed out is consumed. Returns the sample ids it used."""
         self._used, self._fresh = self._used + self._fresh, 0

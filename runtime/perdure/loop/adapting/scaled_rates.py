@@ -20,14 +20,21 @@ from torch.optim import Optimizer
 class ScaledRates:
     """The optimizers whose rates are multiplied."""
 
-    def __init__(self, factor: Callable[[], float], stepped: Callable[[Optimizer], None] = lambda _: None) -> None:
-        """`factor` is called at each step. It may raise, if no step is due. `stepped` is called after a step that has
-        not raised."""
+    def __init__(
+        self, factor: Callable[[Optimizer], float], stepped: Callable[[Optimizer], None] = lambda _: None
+    ) -> None:
+        """`factor` is called at each step, with the optimizer. It may raise, if no step is due. `stepped` is called
+        after a step that has not raised."""
         self._factor = factor
         self._stepped = stepped
         self._scaled: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._groups: set[int] = set()
         """The groups that have the decided rate just now: optimizers may share them, and call each other."""
+
+    @property
+    def followed(self) -> list[Optimizer]:
+        """Those that step at the decided rates."""
+        return list(self._scaled)
 
     def follow(self, optimizers: Iterable[Optimizer]) -> None:
         """From now on these step at the decided rates."""
@@ -51,7 +58,7 @@ class ScaledRates:
 
     @contextmanager
     def _at_decided_rates(self, optimizer: Optimizer) -> Iterator[None]:
-        factor = self._factor()
+        factor = self._factor(optimizer)
         groups = [] if factor == 1.0 else [one for one in optimizer.param_groups if id(one) not in self._groups]
         before = [(group, group["lr"], group["lr"] * factor) for group in groups if "lr" in group]
         mine = {id(group) for group, _, _ in before}

@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 
 import torch
 
+from perdure.console import say
 from perdure.goodput.speed import Speed
 from perdure.loop.data.loader import Loader
 from perdure.loop.data.sampling import Share
@@ -21,6 +22,7 @@ from perdure.loop.measuring.speed_profile import SpeedProfile
 from perdure.loop.measuring.two_equations import solve
 from perdure.loop.position.progress import ProgressTracker
 from perdure.state import fully_sharded
+from perdure.state.wrapping import Replica
 from perdure.wire.settings import Settings
 
 EVERY: Final = 4
@@ -34,6 +36,7 @@ class MeasuredRun(Protocol):
 
     settings: Settings
     progress: ProgressTracker
+    replicas: list[Replica]
 
     @property
     def registry(self) -> Things:
@@ -59,6 +62,8 @@ class Measurements:
         """The batches of the present step."""
         self._weighted = False
         """Whether this step's loss is weighted by samples."""
+        self._has_told = False
+        """Whether it has said that it does not measure the noise."""
 
     def speed(self) -> Speed | None:
         """The times of a step as this rank's steps foretell them; None if they are not known yet."""
@@ -104,9 +109,24 @@ class Measurements:
             self._add_ranks(shards)
         else:
             self._add_alone(shards)
+        self._tell_unmeasured()
         self._parts, self._weighted = [], False
         if self._owned.look():
             self._look_at_parameters()
+
+    def _tell_unmeasured(self) -> None:
+        """Says once that the noise is not measured, if it is known why."""
+        if self._has_told or self._run.settings.rank != 0 or not (why := self._why_unmeasured()):
+            return
+        self._has_told = True
+        say(f"from now on the noise of the gradient is not measured, without which no other batch is chosen: {why}")
+
+    def _why_unmeasured(self) -> str:
+        world = self._run.settings.world
+        if world > 1 and (own := next((one.lasting for one in self._run.replicas if one.lasting), "")):
+            return f"gradients are averaged with {own}"
+        fewer = [(source, shard.world) for source, shard in self._parts if shard and shard.world != world]
+        return next((f"{source} shares a batch among {count} of {world} ranks" for source, count in fewer), "")
 
     def _shards(self) -> list[Share]:
         """The step's batches, of one loader whose shares are the ranks'; otherwise none."""

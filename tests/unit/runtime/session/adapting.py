@@ -1,6 +1,7 @@
 """Scenarios of test_acting, for several ranks: see tests.unit.runtime.session.ranks."""
 
 # No `from __future__ import annotations`: register_comm_hook compares the hook's annotations with the classes.
+import logging
 import os
 import signal
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 
 import perdure
 from perdure import Session
@@ -80,14 +82,25 @@ def train(
         }
 
 
-def gradient(root: str, *, batch: int, accumulation: int, shards: bool = False) -> dict[str, Any]:
+def gradient(
+    root: str,
+    *,
+    batch: int,
+    accumulation: int,
+    shards: bool = False,
+    late_hook: bool = False,
+    static_graph: str = "",
+    parts_of_mesh: bool = False,
+) -> dict[str, Any]:
     """The gradient of the first step, of one batch, that all ranks have; and its samples on this rank. `shards`: the
-    model is sharded by FSDP2."""
+    model is sharded by FSDP2. `late_hook`: the script's hook comes after the loader, which measures. `static_graph`:
+    who wraps the model, which has one. `parts_of_mesh`: all ranks have the same samples."""
     decision = {"epoch": 0, "consumed": 0, "batch": batch, "accumulation": accumulation}
+    lines = Lines()
     with Session.from_env(root) as session:
         net = network()
-        model: Any = fully_shard(net, mesh=init_device_mesh("cpu", (session.world,))) if shards else session.wrap(net)
-        session.register(model=model)
+        model, registered = _modelled(session, net, shards=shards, static_graph=static_graph)
+        session.register(model=registered)
         averaged: list[int] = []
         """The session's steps in which the ranks have averaged their gradients."""
 
@@ -95,9 +108,16 @@ def gradient(root: str, *, batch: int, accumulation: int, shards: bool = False) 
             averaged.append(session.steps_done)
             return allreduce_hook(dist.distributed_c10d._get_default_group(), bucket)
 
-        if session.world > 1 and not shards:
+        hooked = session.world > 1 and not (shards or static_graph or parts_of_mesh)
+        if hooked and not late_hook:
             model.register_comm_hook(None, counted)
-        batches = session.loader(samples(), BATCH, adapt=perdure.Adapt(up_to=60, decisions=[decision]))
+        adapt = perdure.Adapt(up_to=60, decisions=[decision])
+        if late_hook or parts_of_mesh:
+            adapt = perdure.Adapt(up_to=BATCH, per_rank=(1, BATCH // session.world // (accumulation + 1)))
+        mesh = init_device_mesh("cpu", (1, session.world), mesh_dim_names=("dp", "tp"))["dp"] if parts_of_mesh else None
+        batches = session.loader(samples(), BATCH, adapt=adapt, mesh=mesh)
+        if hooked and late_hook:
+            model.register_comm_hook(None, counted)
         own: list[int] = []
         parts, found = 0, list[float]()
         reduced: list[bool] = []
@@ -120,7 +140,34 @@ def gradient(root: str, *, batch: int, accumulation: int, shards: bool = False) 
             "averaged": averaged,
             "reduced": reduced,
             "steps": session.steps_done,
+            "lines": lines.told,
+            "measured": (measurements := session._core.run.measurements) and measurements.meter.steps,
         }
+
+
+def _modelled(session: Session, net: nn.Module, *, shards: bool, static_graph: str) -> tuple[Any, nn.Module]:
+    """The model as training calls it, and what is registered."""
+    if shards:
+        sharded: Any = fully_shard(net, mesh=init_device_mesh("cpu", (session.world,)))
+        return sharded, sharded
+    if static_graph == "script":
+        return DistributedDataParallel(net, static_graph=True), net
+    wrapped = session.wrap(net, **({"static_graph": True} if static_graph else {}))
+    return wrapped, wrapped
+
+
+class Lines(logging.Handler):
+    """What the session says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[str] = []
+        logger = logging.getLogger("perdure")
+        logger.handlers = [self]
+        logger.setLevel(logging.INFO)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.told.append(record.getMessage())
 
 
 def network() -> nn.Module:

@@ -84,6 +84,23 @@ def scenes(root: Path) -> list[Scene]:
             )
             for world, accumulation, batch in CUTS
         ),
+        *(
+            Scene(
+                name,
+                "gradient",
+                2,
+                {"root": str(root / name), "accumulation": accumulation, "batch": batch, **how},
+                module=adapting.__name__,
+            )
+            for name, accumulation, batch, how in (
+                ("hooked", 0, 8, {"late_hook": True}),
+                ("in-parts-hooked", 1, 8, {"late_hook": True}),
+                ("mesh", 1, 8, {"parts_of_mesh": True}),
+                ("static", 2, 21, {"static_graph": "session"}),
+                ("scripts-static", 2, 21, {"static_graph": "script"}),
+                ("not-static", 2, 21, {"late_hook": False}),
+            )
+        ),
         Scene(
             "sharded",
             "gradient",
@@ -192,6 +209,38 @@ def test_a_sharded_model_reduces_its_gradient_with_the_last_part_alone(results: 
     by_rank = results["sharded"]
     assert [found["reduced"] for found in by_rank] == [[False, False, True]] * 2
     check_gradient(by_rank, 21)
+
+
+@pytest.mark.parametrize("name", ["hooked", "in-parts-hooked"])
+def test_a_hook_of_the_scripts_that_comes_after_the_loader_averages_and_ends_the_measuring_in_words(
+    results: Results, name: str
+) -> None:
+    by_rank = results[name]
+    check_gradient(by_rank, 8)
+    for found in by_rank:
+        assert found["averaged"] == list(range(found["steps"]))
+        assert found["measured"] == 0
+    words = "is not measured, without which no other batch is chosen: gradients are averaged with a communication hook"
+    assert [sum(words in line for line in found["lines"]) for found in by_rank] == [1, 0], by_rank
+
+
+def test_a_mesh_whose_ranks_share_their_samples_is_said_to_measure_nothing(results: Results) -> None:
+    by_rank = results["mesh"]
+    assert {tuple(found["ids"]) for found in by_rank} == {tuple(by_rank[0]["ids"])}
+    words = "without which no other batch is chosen: loader 'train' shares a batch among 1 of 2 ranks"
+    assert [sum(words in line for line in found["lines"]) for found in by_rank] == [1, 0], by_rank
+    assert by_rank[0]["measured"] == 0
+
+
+@pytest.mark.parametrize("name", ["static", "scripts-static"])
+def test_a_model_with_a_static_graph_may_begin_with_a_batch_in_parts(results: Results, name: str) -> None:
+    by_rank = results[name]
+    check_gradient(by_rank, 21)
+    assert [found["steps"] for found in by_rank] == [by_rank[0]["steps"]] * 2
+
+
+def test_a_static_graph_changes_no_bit_of_a_wrapped_model(results: Results) -> None:
+    assert [found["gradient"] for found in results["static"]] == [found["gradient"] for found in results["not-static"]]
 
 
 def check_gradient(by_rank: list[Any], batch: int) -> None:

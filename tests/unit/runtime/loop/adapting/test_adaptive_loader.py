@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -382,6 +383,54 @@ def test_a_second_loader_that_adapts_is_refused_and_the_same_one_is_returned(joi
     with pytest.raises(UserError, match="loader 'train' exists already, with adapt="):
         session.loader(samples(), BATCH)
     assert not isinstance(session.loader(samples(), BATCH, name="valid", train=False), AdaptiveLoader)
+
+
+@pytest.mark.parametrize("accumulates", [True, False])
+def test_a_construct_that_counts_parts_is_said_to_do_so_once(
+    join: Join, accumulates: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    adapt = Adapt(up_to=60, per_rank=(1, 6 if accumulates else 60), accumulates=accumulates)
+    training = Training(join(), adapt)
+    with training.session as session:
+        for _ in session.epochs(2):
+            for inputs, wanted, _ in itertools.islice(training.batches, 4):
+                with session.micro() as last:
+                    session.weighted(losses(training.net(inputs), wanted).mean()).backward()
+                if last:
+                    training.optimizer.step()
+                    training.optimizer.zero_grad()
+                    session.step()
+    words = "loader 'train': islice(), zip() or range() ends the script's loop after 4 parts"
+    assert capsys.readouterr().err.count(words) == accumulates
+
+
+def test_another_loaders_steps_are_at_the_scripts_own_rate(join: Join) -> None:
+    """Also beside a loop over the loader that adapts, and where a step has a batch of either."""
+    training = Training(join(), Adapt(up_to=60, decisions=[{"epoch": 0, "consumed": 0, "batch": 30, "rate": 4.0}]))
+    session = training.session
+    other = session.loader(samples(), 30, name="other")
+
+    def step(inputs: torch.Tensor, wanted: torch.Tensor) -> None:
+        session.weighted(losses(training.net(inputs), wanted).mean()).backward()
+        training.optimizer.step()
+        training.optimizer.zero_grad()
+        session.step()
+
+    with session:
+        for epoch in session.epochs(3):
+            if epoch == 2:
+                for (inputs, wanted, _), _ in zip(training.batches, other, strict=True):
+                    step(inputs, wanted)
+                continue
+            for inputs, wanted, _ in training.batches:
+                step(inputs, wanted)
+                if epoch == 1 and not other.walking and other.remaining:
+                    for more, so, _ in other:
+                        step(more, so)
+            for inputs, wanted, _ in other if epoch == 0 else ():
+                step(inputs, wanted)
+    own, scaled = 1 / 64, 4 / 64
+    assert training.rates == [scaled, scaled, own, own, scaled, own, own, scaled, scaled, scaled]
 
 
 def test_a_framework_that_makes_the_steps_itself_is_refused(join: Join) -> None:

@@ -43,7 +43,7 @@ def rates(optimizer: torch.optim.Optimizer) -> list[Any]:
 
 def test_each_group_steps_at_its_own_rate_times_the_factor_and_has_its_own_again_afterwards() -> None:
     optimizer = rated()
-    ScaledRates(lambda: 4.0).follow([optimizer])
+    ScaledRates(lambda _: 4.0).follow([optimizer])
     optimizer.step()
     assert optimizer.seen == [[0.4, 2.0]]
     assert rates(optimizer) == [0.1, 0.5]
@@ -52,7 +52,7 @@ def test_each_group_steps_at_its_own_rate_times_the_factor_and_has_its_own_again
 
 def test_a_factor_of_one_changes_nothing() -> None:
     plain, followed = rated(momentum=0.9), rated(momentum=0.9)
-    ScaledRates(lambda: 1.0).follow([followed])
+    ScaledRates(lambda _: 1.0).follow([followed])
     for one in (plain, followed):
         one.step()
         one.step()
@@ -62,7 +62,7 @@ def test_a_factor_of_one_changes_nothing() -> None:
 
 def test_the_rate_is_put_back_after_a_step_that_raises() -> None:
     optimizer = rated()
-    ScaledRates(lambda: 4.0).follow([optimizer])
+    ScaledRates(lambda _: 4.0).follow([optimizer])
     optimizer.fails = True
     with pytest.raises(ValueError, match="no number"):
         optimizer.step()
@@ -73,7 +73,7 @@ def test_the_rate_is_put_back_after_a_step_that_raises() -> None:
 def test_a_step_that_is_not_due_changes_no_rate() -> None:
     optimizer = rated()
 
-    def refuse() -> float:
+    def refuse(_: Any) -> float:
         raise RuntimeError("not yet")
 
     ScaledRates(refuse).follow([optimizer])
@@ -86,7 +86,7 @@ def test_a_step_that_is_not_due_changes_no_rate() -> None:
 @pytest.mark.filterwarnings("error")
 def test_schedulers_see_the_base_rate_whether_they_were_made_before_or_after(first: bool) -> None:
     plain, followed = rated(), rated()
-    scaled = ScaledRates(lambda: 4.0)
+    scaled = ScaledRates(lambda _: 4.0)
     before = StepLR(followed, 1, 0.5) if first else None
     scaled.follow([followed])
     schedulers = [StepLR(plain, 1, 0.5), before or StepLR(followed, 1, 0.5)]
@@ -100,7 +100,7 @@ def test_schedulers_see_the_base_rate_whether_they_were_made_before_or_after(fir
 
 
 def test_following_twice_multiplies_once() -> None:
-    optimizer, scaled = rated(), ScaledRates(lambda: 4.0)
+    optimizer, scaled = rated(), ScaledRates(lambda _: 4.0)
     scaled.follow([optimizer])
     scaled.follow([optimizer])
     optimizer.step()
@@ -121,7 +121,7 @@ class Around(SGD):
 def test_an_optimizer_that_steps_another_one_with_the_same_groups_multiplies_once() -> None:
     inner = rated()
     outer = Around(inner)
-    ScaledRates(lambda: 4.0).follow([outer, inner])
+    ScaledRates(lambda _: 4.0).follow([outer, inner])
     outer.step()
     assert inner.seen == [[0.4, 2.0]]
     assert rates(inner) == rates(outer) == [0.1, 0.5]
@@ -132,7 +132,7 @@ def test_a_rate_that_is_a_tensor_is_put_back_as_the_same_tensor() -> None:
     parameter.grad = torch.ones(1)
     rate = torch.tensor(0.25)
     optimizer = Adam([parameter], lr=rate)
-    ScaledRates(lambda: 2.0).follow([optimizer])
+    ScaledRates(lambda _: 2.0).follow([optimizer])
     optimizer.step()
     assert optimizer.param_groups[0]["lr"] is rate
     assert rate.item() == 0.25
@@ -150,7 +150,7 @@ class Setting(SGD):
 
 def test_a_rate_that_the_step_sets_itself_stays() -> None:
     optimizer = Setting([nn.Parameter(torch.ones(1))], lr=0.1)
-    ScaledRates(lambda: 4.0).follow([optimizer])
+    ScaledRates(lambda _: 4.0).follow([optimizer])
     optimizer.step()
     assert rates(optimizer) == [7.0]
 
@@ -158,14 +158,14 @@ def test_a_rate_that_the_step_sets_itself_stays() -> None:
 def test_a_state_and_a_copy_know_nothing_of_it() -> None:
     optimizer = rated()
     before = optimizer.state_dict()
-    ScaledRates(lambda: 4.0).follow([optimizer])
+    ScaledRates(lambda _: 4.0).follow([optimizer])
     assert optimizer.state_dict() == before
     assert "step" not in vars(copy.deepcopy(optimizer))
 
 
 def test_gradients_that_a_scaler_skips_step_nothing_and_leave_the_rate() -> None:
     optimizer = rated()
-    ScaledRates(lambda: 4.0).follow([optimizer])
+    ScaledRates(lambda _: 4.0).follow([optimizer])
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
     weight: Tensor = optimizer.param_groups[0]["params"][0]
     for loss in (weight.sum() * float("inf"), weight.sum()):
