@@ -45,8 +45,9 @@ _MAIN: Final = (
 parent."""
 _CHUNK: Final = 65536
 _NO_SIGNAL: Final = getattr(socket, "MSG_NOSIGNAL", 0)
-_EXIT_SECONDS: Final = 0.1
-"""How long to wait for the exit status of a process whose pipes are closed."""
+_EXIT_SECONDS: Final = 5.0
+"""How long to wait for the exit status of a process whose pipes are closed. It follows at once, unless the machine
+stalls: with 0.1 s a busy one hid that the process was killed."""
 
 
 @dataclass(frozen=True)
