@@ -63,7 +63,7 @@ class JobLife:
         self._beside = False
         """Whether the processes of the next run were started while this one trained."""
         self._stopped: float | None = None
-        """When the newest run stopped to train."""
+        """When the newest run stopped training."""
         self._live()
         self.story.sort(key=lambda one: one.at)
 

@@ -98,7 +98,7 @@ class Acting:
 
     def _factor(self, optimizer: Optimizer) -> float:
         loader = adaptive(self._run)
-        if loader is None or _is_others_step(self._run, loader):
+        if loader is None or _steps_on_another(self._run, loader):
             return 1.0
         part = loader.part
         if part and not part.last:
@@ -110,10 +110,11 @@ class Acting:
         return loader.rate
 
 
-def _is_others_step(run: Run, loader: AdaptiveLoader) -> bool:
+def _steps_on_another(run: Run, loader: AdaptiveLoader) -> bool:
     """Whether the script steps on a batch of another loader, and on none of this one."""
-    others = any(one.pending for one in run.progress.sources if one is not loader and not one.evaluates)
-    return others and not (loader.walking and loader.part)
+    if loader.walking and loader.part:
+        return False
+    return any(one.pending for one in run.progress.sources if one is not loader and not one.evaluates)
 
 
 def tell_scaling(run: Run, loader: AdaptiveLoader) -> None:

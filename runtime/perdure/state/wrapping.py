@@ -100,15 +100,17 @@ class Replica(nn.Module):
     def _distributed(self, world: int, options: dict[str, Any]) -> DistributedDataParallel:
         wrapped = DistributedDataParallel(self.module, **options)
         keepers.disregard(wrapped)
-        in_rank_order = self._deterministic and world > WORLD_WITH_ONE_ORDER
-        self._has_own_hook = not self._hook and ((self._watch is not None and not self.lasting) or in_rank_order)
-        if self._hook:
-            wrapped.register_comm_hook(*self._hook)
-        elif self._watch and not self.lasting:
-            wrapped.register_comm_hook(WatchedMean(self._watch, in_rank_order=in_rank_order), watched_mean)
-        elif in_rank_order:
-            wrapped.register_comm_hook(options.get("process_group"), mean_in_rank_order)
+        own = None if self._hook else self._own_hook(world)
+        self._has_own_hook = own is not None
+        if hook := self._hook or own:
+            wrapped.register_comm_hook(*hook)
         return wrapped
+
+    def _own_hook(self, world: int) -> tuple[Any, Any] | None:
+        in_rank_order = self._deterministic and world > WORLD_WITH_ONE_ORDER
+        if self._watch and not self.lasting:
+            return WatchedMean(self._watch, in_rank_order=in_rank_order), watched_mean
+        return (self._options.get("process_group"), mean_in_rank_order) if in_rank_order else None
 
     def watch(self, watch: GradientWatch) -> None:
         """From now on `watch` sees the gradients, unless the script averages them in a way of its own."""

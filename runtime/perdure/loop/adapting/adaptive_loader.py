@@ -154,9 +154,9 @@ class AdaptiveLoader(Loader):
             return
         self._looked.add("parts")
         self._session.warn(
-            f"{self}: islice(), zip() or range() ends the script's loop after {self._ends_after} parts, of which a "
-            f"batch may have several: a batch that the loop breaks off makes no step: count steps, `if last:`, and "
-            f"break there; or Adapt(accumulates=False)"
+            f"{self}: islice(), zip() or range() ends the script's loop after {self._ends_after} parts. A batch may "
+            f"have several, and one that the loop breaks off makes no step. Count steps in `if last:`, and break "
+            f"there; or use Adapt(accumulates=False)"
         )
 
     def advance(self) -> list[int]:

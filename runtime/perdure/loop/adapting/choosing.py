@@ -15,7 +15,7 @@ from perdure.goodput.batch import BatchRange, best_batch, choice_of, is_worth
 from perdure.goodput.rates import RateRule, rate_factor
 from perdure.goodput.speed import Speed
 from perdure.loop.adapting.adapt import Adapt
-from perdure.loop.adapting.decision import SAME_RATE, BatchDecision, fitted, last_at
+from perdure.loop.adapting.decision import BatchDecision, fitted, last_at
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,7 @@ def from_measures(
     rate = rate_factor(RateRule(adapt.rule), noise, batch, then.batch)
     epoch, consumed = here.place
     then = replace(then, epoch=epoch, consumed=consumed, noise=noise, rate=rate)
-    wins, won = then.worth(batch, batch), before.worth(batch, batch)
-    return before if then.says_the_same(before) and abs(wins - won) < SAME_RATE * won else then
+    return before if then.says_the_same(before) and then.counts_the_same(before, batch) else then
 
 
 def warmed_up(samples: int, used: int, initial: int, batch: int) -> float:

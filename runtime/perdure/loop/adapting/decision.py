@@ -14,8 +14,8 @@ from typing import Any, Final
 from perdure.errors import UserError
 from perdure.goodput.batch import efficiency
 
-SAME_RATE: Final = 0.05
-"""A factor of the rate, or the worth of a sample, that has changed by less is kept."""
+UNCHANGED: Final = 0.05
+"""A factor of the rate, or the worth of a sample, is kept if it would change by a smaller part."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,13 @@ class BatchDecision:
     def says_the_same(self, other: BatchDecision) -> bool:
         """Whether training goes on alike with either."""
         alike = ("ranks", "batch", "micro", "accumulation")
-        rates = abs(self.rate - other.rate) < SAME_RATE * other.rate
+        rates = abs(self.rate - other.rate) < UNCHANGED * other.rate
         return rates and all(getattr(self, name) == getattr(other, name) for name in alike)
+
+    def counts_the_same(self, other: BatchDecision, initial: int) -> bool:
+        """Whether progress counts alike with either, in samples of a batch of `initial` ones."""
+        before = other.worth(initial, initial)
+        return abs(self.worth(initial, initial) - before) < UNCHANGED * before
 
 
 def fitted(decision: BatchDecision, ranks: int, most: int, *, accumulates: bool) -> BatchDecision:

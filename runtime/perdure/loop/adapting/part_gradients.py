@@ -94,8 +94,8 @@ class PartGradients:
             raise UserError(
                 f"{loader}: this batch has {parts} parts, and none of its losses went through session.weighted(): the "
                 f"sum of the means of its parts is {parts} times the mean of the batch: write "
-                f"session.weighted(loss).backward(). For a loss that is this part's share of the whole batch's mean "
-                f"already that is session.weighted(loss, n=1, of=1), which leaves it as it is"
+                f"session.weighted(loss).backward(). If the loss is already this part's share of the whole batch's "
+                f"mean, write session.weighted(loss, n=1, of=1), which leaves it as it is"
             )
         self._forget({id(one.parameter) for one in left})
 

@@ -16,7 +16,7 @@ from torch import Tensor
 STATE: Final = "progress"
 """The name of the value in a checkpoint."""
 _UNSURE: Final = 64
-"""After so many steps of which only a device knows it is asked: it has done most of them by then."""
+"""After so many steps of which only a device knows, it is asked. It has done most of them by then."""
 
 
 class StatisticalProgress:
@@ -33,14 +33,12 @@ class StatisticalProgress:
     @property
     def samples(self) -> float:
         """Samples so far. It may wait for the device."""
-        unsure, self._unsure = self._unsure, []
-        for (worth, _), skipped in zip(unsure, [found.item() for _, found in unsure], strict=True):
-            self.known += 0.0 if skipped else worth
+        self._ask_device()
         return self.known
 
     def add(self, worth: float, steps: Sequence[Tensor | None]) -> None:
-        """A step is done. `steps`: of each optimizer that has stepped in it what is above 0 if it has changed nothing,
-        or None. Without any the whole step was skipped."""
+        """A step is done. `steps` has an entry for each optimizer that has stepped in it: a number above 0 if it has
+        changed nothing, or None if it always changes something. If no optimizer has stepped, the step was skipped."""
         if any(skipped is None for skipped in steps):
             if self._unsure:  # in their order, so that the sum is the same whenever the device is asked
                 self._unsure.append((worth, torch.zeros((), device="cpu")))
@@ -50,7 +48,13 @@ class StatisticalProgress:
             found = torch.stack([skipped.reshape(()) for skipped in steps if skipped is not None])
             self._unsure.append((worth, found.amin()))
         if len(self._unsure) >= _UNSURE:
-            self.known = self.samples
+            self._ask_device()
+
+    def _ask_device(self) -> None:
+        unsure, self._unsure = self._unsure, []
+        for worth, skipped in unsure:
+            if not skipped.item():
+                self.known += worth
 
     def state_dict(self) -> dict[str, Any]:
         """Nothing if there is none, as in each training that does not adapt."""

@@ -185,8 +185,12 @@ class ProgressTracker:
 
     def part_done(self, seconds: float) -> float | None:
         """The part of the current loop that is done after `seconds` of training, from 0 to 1; None without a limit."""
-        done = {"epochs": self.loop_epochs + self._epoch_done, "max_steps": self.step, "max_seconds": seconds}
-        done["max_progress"] = self.won.known
+        done = {
+            "epochs": self.loop_epochs + self._epoch_done,
+            "max_steps": self.step,
+            "max_seconds": seconds,
+            "max_progress": self.won.known,
+        }
         parts = [done[name] / limit for name, limit in self._loop_goal.items() if name in done]
         return min(1.0, max(parts)) if parts else None
 
@@ -458,9 +462,9 @@ class ProgressTracker:
     def _check_step(self) -> None:
         if self.epoch is None:
             raise UserError("step() is called outside of an epoch: call it in `for epoch in session.epochs(n)`")
-        if "max_progress" in self._loop_goal and not self.won.counts:
+        if (limit := self._loop_goal.get("max_progress")) is not None and not self.won.counts:
             raise UserError(
-                f"epochs: max_progress is {self._loop_goal['max_progress']!r}, and no loader of this session counts "
+                f"epochs: max_progress is {limit!r}, and no loader of this session counts "
                 f"progress: give one adapt=perdure.Adapt(...), with up_to=batch_size for a batch that stays"
             )
         for name, cursor in self._resumed.items():
