@@ -788,8 +788,8 @@ class OpenAccount(TolerantModel):
     joined: bool = False
     """Whether who told it last joined a living run and knows of no commit since."""
     waited: float | None = None
-    """What held, nodes and members were in `spent` when it stopped to train, less the time of its last save: what they
-    have more then is part of the pause before the next run. Absent after a suspension."""
+    """What held, nodes and members in `spent` were together when it stopped training, less the time of its last save.
+    What they have more since then is part of the pause before the next run. Absent after a suspension."""
 
 
 class TimeAccount(TolerantModel):

@@ -83,8 +83,8 @@ class PoolJob:
     wants: int = 0
     """The size to have while nothing is known of its speed, if there is room; 0: its minimum."""
     mute: bool = False
-    """Whether it has told nothing of its speed for so long that nobody waits for it. Then it gets of what it wants an
-    equal share of the pool before others grow, and more of what they leave."""
+    """Whether it has told nothing of its speed for so long that nobody waits for it. Then it gets what it wants: up to
+    an equal share of the pool before others grow, and above that what they leave."""
     weight: float = 1.0
     """How much its time counts beside that of others."""
 
@@ -109,7 +109,7 @@ def weighed(pool: Pool, jobs: Sequence[PoolJob]) -> list[PoolJob]:
 
 
 Tables = dict[str, "list[_Row]"]
-"""What is found of each job's sizes by its name, so that one look finds it once."""
+"""The rows of each job by its name, so that one look at a pool computes them once."""
 
 
 def share(pool: Pool, jobs: Sequence[PoolJob], tables: Tables | None = None) -> dict[str, int]:
@@ -161,8 +161,8 @@ def with_wish(pool: Pool, jobs: Sequence[PoolJob], tables: Tables | None = None)
     """The pool with the nodes that its jobs are worth: one node more, the same, or fewer.
 
     Members without room are what an autoscaler of nodes adds a node for, and an empty node is what it removes. Nodes
-    are judged as if all jobs were new: by the sizes that they have, what a wish has changed would judge the wish, and
-    where no autoscaler acts sizes would go up and down.
+    are judged as if all jobs were new. The sizes that they have would judge a wish by what it has changed, and sizes
+    would go up and down where no autoscaler acts.
     """
     new = [replace(job, has=0, changed_seconds=math.inf, spread_at=0) for job in jobs]
     if not all(job.is_measured or job.mute for job in new):
