@@ -177,9 +177,10 @@ class PoolKeeper:
         return found
 
     async def _write(self, job: JobRecord, scaling: Scaling | None, actor: Actor, queue: Queue) -> None:
-        if job.status is None or queue.holds(job.key) or self.cache.job(job.key) is not job:
+        """Between two rounds of the job: no round begins while its status is under way."""
+        if job.status is None or job.uid in self.left_alone or self.cache.job(job.key) is not job:
             return
-        if job.uid in self.left_alone:
+        if not queue.take(job.key):
             return
         try:
             await actor.show(job, job.status.model_copy(update={"scaling": scaling}))
@@ -187,13 +188,14 @@ class PoolKeeper:
             raise
         except Conflict as error:
             logger.debug("trainingjob %s: it has changed meanwhile, its size waits: %s", "/".join(job.key), error)
-            return
         except ApiError as error:  # the other jobs do not wait for it
             words = "trainingjob %s: its size is not written, tried again in 60 s: %s"
             logger.warning(words, "/".join(job.key), error)
             self.left_alone[job.uid] = self.clock() + timedelta(seconds=LEFT_ALONE_SECONDS)
-            return
-        queue.add(job.key)
+        else:
+            queue.add(job.key)
+        finally:
+            queue.release(job.key)
 
 
 def sizes_in(pool: Pool, jobs: Sequence[PoolJob], runs: Mapping[str, int]) -> tuple[dict[str, int], Pool]:

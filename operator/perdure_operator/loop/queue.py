@@ -1,4 +1,4 @@
-"""The schedule with a clock to wait on. Used by `watch` (add) and `worker` (everything else)."""
+"""The schedule with a clock to wait on. Used by `watch` (add), `pools` (take) and `worker` (everything else)."""
 
 from __future__ import annotations
 
@@ -57,12 +57,21 @@ class Queue:
                     continue
 
     def holds(self, job: Key) -> bool:
-        """Whether a worker holds the job."""
+        """Whether somebody works on the job."""
         return self._schedule.holds(job)
+
+    def take(self, job: Key) -> bool:
+        """Keep all others from the job until `release`; False if one of them holds it."""
+        return self._schedule.take(job)
+
+    def release(self, job: Key) -> None:
+        """Leave the job to workers again, as it was: this is no round, and says nothing of failures."""
+        self._schedule.release(job)
+        self._changed.set()
 
     @property
     def running(self) -> int:
-        """The number of jobs that workers hold."""
+        """The number of jobs that are worked on."""
         return self._schedule.busy
 
     def overdue(self) -> tuple[int, float]:

@@ -97,10 +97,24 @@ class Schedule(Generic[K]):
         self._busy.add(key)
         return key
 
+    def take(self, key: K) -> bool:
+        """Make an idle key busy until `release`, whether or not it is due; False if it is busy already."""
+        if key in self._busy:
+            return False
+        self._busy.add(key)
+        return True
+
+    def release(self, key: K) -> None:
+        """End the work on a key. A due time that was added meanwhile counts from now on."""
+        self._busy.discard(key)
+        if key in self._due:
+            self._due[key] = self._allowed(key, self._due[key])
+            self._push(key, self._due[key])
+
     def done(self, key: K) -> None:
         """Report that the work on a popped key succeeded."""
         self._back_offs.pop(key, None)
-        self._release(key)
+        self.release(key)
 
     def failed(self, key: K, now: float, *, at_least: float = 0.0) -> float:
         """Report that the work on a popped key failed. Returns the seconds until it is due again, which grow.
@@ -117,19 +131,12 @@ class Schedule(Generic[K]):
         back_off.calm_at = now + spent + EARLY_SECONDS
         back_off.soonest = max(now + SOONEST_SECONDS, least, back_off.calm_at - EARLY_AT_ONCE * EARLY_SECONDS)
         self._due[key] = min(self._due.get(key, back_off.until), back_off.until)
-        self._release(key)
+        self.release(key)
         return self._due[key] - now
 
     def _allowed(self, key: K, at: float) -> float:
         back_off = self._back_offs.get(key)
         return at if back_off is None else max(at, min(back_off.soonest, back_off.until))
-
-    def _release(self, key: K) -> None:
-        """End the work on the key. A due time that was added meanwhile counts from now on."""
-        self._busy.discard(key)
-        if key in self._due:
-            self._due[key] = self._allowed(key, self._due[key])
-            self._push(key, self._due[key])
 
     def _push(self, key: K, at: float) -> None:
         heappush(self._heap, (at, next(self._count), key))

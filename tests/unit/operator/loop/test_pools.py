@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from perdure.wire.scaling import ScalingHints
 from perdure_operator.api.status import Scaling, TrainingJobStatus
-from perdure_operator.cluster.protocol import JOBS, NODES, Forbidden, Json, Resource, Unavailable
+from perdure_operator.cluster.protocol import JOBS, NODES, Conflict, Forbidden, Json, Resource, Unavailable
 from perdure_operator.cluster.read.records import JobRecord, NodeRecord, read
 from perdure_operator.decide.packing import Pool
 from perdure_operator.decide.sharing import PoolJob, Speedup
@@ -430,6 +431,44 @@ def test_a_job_whose_size_is_refused_is_left_alone_for_a_minute() -> None:
     pools.look(59)
     assert pools.sizes("one") == []
     pools.look(1)
+    assert pools.sizes("one") == [1]
+
+
+class Meanwhile(Refusing):
+    """Each job becomes due while its size is under way, and a worker asks for one."""
+
+    pools: Pools
+    handed_out: list[object]
+
+    async def replace_status(self, resource: Resource, namespace: str, name: str, body: Json) -> Json:
+        if "scaling" in body["status"]:
+            self.pools.stage.queue.add((namespace, name))
+            self.handed_out.append(self.pools.stage.queue._schedule.pop(self.pools.stage.now.timestamp()))
+        return await super().replace_status(resource, namespace, name, body)
+
+
+@pytest.mark.parametrize("error", [None, Conflict, Forbidden, Unavailable])
+def test_no_round_of_a_job_begins_while_its_size_is_under_way_and_one_does_afterwards(
+    error: type[Exception] | None,
+) -> None:
+    cluster = Meanwhile()
+    pools = cluster.pools = Pools("one", cluster=cluster)
+    cluster.handed_out, cluster.error = [], error
+    with contextlib.suppress(Unavailable):
+        asyncio.run(pools.keeper.look(pools.stage.actor, pools.stage.queue))
+    assert cluster.handed_out == [None]
+    assert pools.stage.queue._schedule.pop(pools.stage.now.timestamp()) == ("ns", "one")
+
+
+def test_a_job_that_a_worker_holds_is_given_its_size_at_the_next_look() -> None:
+    pools = Pools("one")
+    pools.stage.queue.add(("ns", "one"))
+    assert pools.stage.queue._schedule.pop(pools.stage.now.timestamp()) == ("ns", "one")
+    pools.look()
+    assert pools.sizes("one") == []
+    assert pools.stage.queue.holds(("ns", "one"))
+    pools.stage.queue.done(("ns", "one"))
+    pools.look()
     assert pools.sizes("one") == [1]
 
 

@@ -27,6 +27,35 @@ def test_a_busy_key_that_is_added_again_is_due_after_the_work() -> None:
     assert schedule.pop(2) == "a"
 
 
+def test_a_key_that_is_taken_is_due_as_before_once_it_is_released() -> None:
+    schedule = Schedule[str]()
+    schedule.add("a", 1)
+    assert schedule.take("a")
+    assert not schedule.take("a")
+    assert schedule.pop(2) is None
+    schedule.release("a")
+    assert schedule.pop(2) == "a"
+    assert not schedule.take("a")
+    schedule.done("a")
+    assert schedule.pop(3) is None
+    assert schedule.take("b"), "one that nobody waits for"
+    schedule.add("b", 0)
+    schedule.release("b")
+    assert schedule.pop(3) == "b"
+
+
+def test_a_key_that_fails_is_due_no_sooner_for_being_taken() -> None:
+    schedule = Schedule[str](first=10)
+    schedule.add("a", 0)
+    assert schedule.pop(0) == "a"
+    assert schedule.failed("a", 0) == 10
+    assert schedule.take("a")
+    schedule.release("a")
+    assert schedule.pop(9) is None
+    assert schedule.pop(10) == "a"
+    assert schedule.failed("a", 10) == 20
+
+
 def test_the_longest_overdue_key_comes_first() -> None:
     schedule = Schedule[str]()
     for key, at in {"c": 3, "a": 1, "b": 2}.items():
