@@ -54,7 +54,7 @@ TITLES = {
     "measuring": "What it costs to measure step times and gradient noise",
     "reports": "Whether reports to the operator make a step longer",
     "mirror": "What a mirror of sharded parts costs, FSDP2, two ranks",
-    "adaptive": "Whether a batch that adapts reaches the loss of a fixed one sooner, one rank",
+    "adaptive": "Whether a batch that adapts reaches what a fixed one reaches sooner, one rank",
     "pooled": "What jobs of a pool gain by sharing its devices, beside fixed sizes",
     "sharing": "What it takes to divide a pool among its jobs",
     "scale": "What many jobs cost, beside JobSet with the same pods",
@@ -66,7 +66,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m e2e.bench", description=__doc__)
     parser.add_argument("bench", nargs="*", help=f"of {', '.join(TITLES)}; {', '.join(ORDINARY)} if none is named")
     parser.add_argument("--jobs", type=int, nargs="+", default=scale.JOBS, help="for scale: the numbers of jobs")
-    parser.add_argument("--rows", nargs="+", default=(), help="for saves and handover: only these rows")
+    parser.add_argument("--rows", nargs="+", default=(), help="for saves, handover and adaptive: only these rows")
     parser.add_argument("--quick", action="store_true", help="for saves, stall and uploads: fewer rows and rounds")
     arguments = parser.parse_args()
     measures: dict[str, Callable[[Progress], Measured]] = {
@@ -84,7 +84,7 @@ def main() -> int:
         "measuring": measuring.measure,
         "reports": reports.measure,
         "mirror": mirror.measure,
-        "adaptive": adaptive.measure,
+        "adaptive": lambda progress: adaptive.measure(progress, keys=arguments.rows),
         "pooled": pooled.measure,
         "sharing": sharing.measure,
         "scale": lambda progress: scale.measure(progress, arguments.jobs),
