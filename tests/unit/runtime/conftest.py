@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,15 @@ from perdure.group.world import install_placeholder, uninstall
 from perdure.state import keepers
 from perdure.state.fully_sharded import forget_layouts
 from tests.unit.runtime.session.training import Join
+
+
+@pytest.fixture(autouse=True)
+def signals_as_before() -> Iterator[None]:
+    """A session takes SIGTERM and Ctrl-C, and gives them back when it is closed. A test may forget to close one."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture

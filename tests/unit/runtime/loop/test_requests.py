@@ -18,6 +18,14 @@ from perdure.wire.channel import Request, write_request
 SECONDS = 60
 
 
+@pytest.fixture(autouse=True)
+def terminable() -> Iterator[None]:
+    """SIGTERM ends this process and its children, whatever an earlier test of the process has left behind."""
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
 @pytest.fixture
 def requests(tmp_path: Path) -> Iterator[Requests]:
     one = Requests(tmp_path / "request", grace=30)

@@ -300,9 +300,9 @@ def test_of_several_loops_it_names_the_one_that_it_begins_with(
     said: list[list[str]],
 ) -> None:
     told = []
-    for stop in (1, 5, 7, 0):
+    for stop in (2, 7, 10, 0):  # not in the first step: a process without one ends at once, and pytest with it
         with contextlib.suppress(Exit), Training(join()).session as session:
-            batches = numbers(session)
+            batches = session.loader(TensorDataset(torch.arange(12)), 4, name="a")  # three batches an epoch
             for _ in itertools.chain.from_iterable(loops(session)):
                 for _ in batches:
                     if session.steps_done + 1 == stop:
