@@ -19,11 +19,9 @@ SECONDS = 60
 
 
 @pytest.fixture(autouse=True)
-def terminable() -> Iterator[None]:
+def terminable(signals_as_before: None) -> None:
     """SIGTERM ends this process and its children, whatever an earlier test of the process has left behind."""
-    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGTERM, before)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @pytest.fixture
